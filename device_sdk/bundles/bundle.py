@@ -33,8 +33,8 @@ class Bundle:
     """A verified bundle in a local folder. Create one with ``Bundle.open``.
 
     ``has_signature``: ``manifest.sig`` exists. Only ``open`` with a trusted public key verifies it. ``manifest``: with
-    the exits that are held here; ``offered``: with all exits that there are. ``part``: what is held; of blocks that are
-    not, the graph knows everything and no blob is read.
+    the exits that are held here; ``offered``: with all exits that there are. ``part``: the blocks and exits that are
+    held; the graph also has the others, but their blobs are never read.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class Bundle:
         A public key verifies manifest.sig. A key list verifies release.json, whether it has expired or not; where there
         is none, manifest.sig.
         ``blobs``: the folder of the blobs, if not the bundle's own: a store shares them between bundles.
-        ``accepts``: leaves out the renditions that it refuses, with their edges and blobs. ``part``: what is held; the
-        other blobs need not be here.
+        ``accepts``: leaves out the renditions that it refuses, with their edges and blobs. ``part``: chooses the blocks
+        and exits that are held; the other blobs need not be here.
 
         1. read the manifest's bytes; 2. verify the signature over them; 3. parse and check the schema and the
         graph; 4. check that every blob exists with the stated size (digests are verified on every read).
@@ -189,7 +189,7 @@ class Bundle:
         return max(held, default=0)
 
     def has_all_of(self, plan: Plan) -> bool:
-        """Whether all that ``plan`` needs on a device is here."""
+        """True if all blocks and exits that ``plan`` runs on a device are held here."""
         needed = HeldPart.of_plan(self.supernet, plan)
         return all(map(self.part.has, needed.edges or ())) and set(needed.exits or ()) <= set(self.exits)
 

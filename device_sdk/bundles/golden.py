@@ -58,7 +58,7 @@ def sample_positions(size: int) -> list[int]:
 
 
 def matches(golden: Golden, outputs: Sequence[npt.NDArray[Any]]) -> bool:
-    """Whether ``outputs`` reproduce the samples of ``golden`` within its tolerance."""
+    """True if ``outputs`` reproduce the samples of ``golden`` within its tolerance."""
     if len(outputs) != len(golden.samples):
         return False
     for expected, output in zip(golden.samples, outputs, strict=True):

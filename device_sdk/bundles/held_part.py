@@ -1,6 +1,7 @@
 """The part of a bundle that a device holds: exits on demand, or the head of a split plan. Pure.
 
-The graph stays whole, since plans name blocks that run elsewhere; what is not held has no blobs here.
+The graph stays whole, since plans name blocks that run elsewhere; only the blobs of blocks and exits that are not
+held are missing.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ from device_sdk.supernet.supernet import Supernet
 
 @dataclass(frozen=True)
 class HeldPart:
-    """``exits``: those that are held; ``edges``: the renditions of blocks, at any input size. None: all of them."""
+    """``exits`` and ``edges`` (renditions of blocks, at any input size) that are held. None: all of them."""
 
     exits: tuple[str, ...] | None = None
     edges: frozenset[Edge] | None = None
 
     @classmethod
     def of_plan(cls, supernet: Supernet, plan: Plan, exits: Iterable[str] = ()) -> HeldPart:
-        """What ``plan`` needs on a device, and ``exits``."""
+        """The blocks and exits that ``plan`` runs on a device, and ``exits``."""
         names = dict.fromkeys((*(choice.exit for choice in plan.exits), *exits))
         return cls(tuple(names), frozenset(edge.at(()) for edge in supernet.edges_here(plan)))
 
     @property
     def is_whole(self) -> bool:
-        """Whether all blocks are held."""
+        """True if all blocks are held."""
         return self.edges is None
 
     def has(self, edge: Edge) -> bool:
-        """Whether the blobs of ``edge`` are held."""
+        """True if the blobs of ``edge`` are held."""
         return self.edges is None or edge.at(()) in self.edges
 
     def blobs(self, manifest: Manifest) -> dict[str, int | None]:

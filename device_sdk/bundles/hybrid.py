@@ -25,10 +25,10 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Hybrid(msgspec.Struct, frozen=True):
-    """What of this bundle a hybrid runs, and with which other bundle.
+    """A bundle's part in a hybrid: the path that runs, and the partner bundle.
 
-    ``path``: its edges as text; ``partner``: name of the other bundle; ``partner_path``: digest of what that one's path
-    runs (``path_digest``). ``plan``: of the base only, as JSON text of the format of plans.
+    ``path``: its edges as text; ``partner``: name of the other bundle; ``partner_path``: digest of that one's path
+    (``path_digest``). ``plan``: of the base only, as JSON text of the format of plans.
     """
 
     role: Literal["base", "global"]

@@ -26,7 +26,7 @@ _Keys = Annotated[tuple[Key, ...], msgspec.Meta(min_length=1, max_length=KEYS_PE
 class KeyList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The payload of a list.
 
-    ``root_threshold``: of ``root_keys``, how many must sign this list and the next one. Times are in seconds since
+    ``root_threshold``: number of ``root_keys`` that must sign this list and the next one. Times are in seconds since
     1970, UTC. Once the newest list that a device knows has expired, it installs nothing.
     """
 
@@ -45,7 +45,7 @@ def list_name(number: int) -> str:
 
 
 def list_digest(data: bytes) -> str:
-    """What identifies a list: the sha256 of the bytes of its file."""
+    """Identity of a list: the sha256 of the bytes of its file."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -66,7 +66,7 @@ def open_list(data: bytes, *, what: str) -> tuple[KeyList, Envelope]:
 
 
 def missing_signatures(envelope: Envelope, keys: KeyList) -> int:
-    """How many more root keys of ``keys`` must sign the list in ``envelope``."""
+    """Number of root keys of ``keys`` that must still sign the list in ``envelope``; 0 if enough have."""
     return max(0, keys.root_threshold - len(envelope.signed_by(keys.root_keys, context=KEYS_CONTEXT)))
 
 

@@ -31,7 +31,7 @@ TaskKind = Literal["classification", "segmentation", "detection"]
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What the model does and what its output means.
+    """Task of the model: its kind, its classes and the meaning of its output.
 
     classification, ``logits``: [batch, classes]. segmentation, ``logits``: [batch, classes, height, width]. detection,
     ``cells``: [batch, classes + 4, rows, columns]: logits of each class, then logarithms of the distances from the

@@ -51,11 +51,11 @@ class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def payload_bytes(self) -> bytes:
-        """What is signed, without the context."""
+        """The signed bytes, without the context."""
         return self.payload.encode()
 
     def signed_by(self, keys: Collection[str], *, context: bytes) -> frozenset[str]:
-        """Those of ``keys`` whose signature verifies; each counts once, however often it signed."""
+        """The ``keys`` whose signature verifies; each counts once, however often it signed."""
         signed = context + self.payload_bytes
         return frozenset(
             one.key

@@ -62,7 +62,7 @@ def check_public(pem: bytes, *, name: str) -> None:
 
 
 def is_signature(signature: bytes, data: bytes, *, public_key: str) -> bool:
-    """Whether ``signature`` is valid for ``data`` and the key with these 64 hexadecimal digits."""
+    """True if ``signature`` is valid for ``data`` and the key with these 64 hexadecimal digits."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 

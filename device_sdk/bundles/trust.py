@@ -1,4 +1,4 @@
-"""What a caller trusts: one public key, or a pinned key list from which releases are verified."""
+"""Trust in signatures: in one public key, or in a pinned key list from which releases are verified."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNSTATED = Unstated.UNSTATED
 
 @dataclass(frozen=True)
 class SignedParts:
-    """What of a bundle is signed, in exact bytes. ``source``: where it is, for messages."""
+    """Manifest, signature and release of a bundle, as exact bytes. ``source``: their place, for messages."""
 
     source: str
     manifest: bytes
@@ -78,7 +78,7 @@ class TrustedKeys:
         return TrustedKeys((*self.lists, next_list(self.newest, data)), list_digest(data))
 
     def release(self, data: bytes) -> Release:
-        """A release that is signed by a key of the newest list, as what is installed has to be.
+        """A release that is signed by a key of the newest list, as an installation requires.
 
         Raises:
             SignatureError, UnsupportedFormatError: see ``verify_release``.
@@ -86,7 +86,7 @@ class TrustedKeys:
         return verify_release(data, self.lists[-1:])
 
     def verify(self, parts: SignedParts) -> Release | None:
-        """Verify what is in a folder: its release may have expired, and its key may have been revoked since.
+        """Verify a bundle's folder: its release may have expired, and its key may have been revoked since.
 
         Without a release a release key may have signed manifest.json itself, as it was while it was a single key.
         """
@@ -120,7 +120,9 @@ Trustable = str | Path | bytes | Trust | None
 
 
 def load_trust(given: Trustable) -> Trust | None:
-    """What ``trust`` stands for: a public key in PEM form or a key list (JSON), as a file or its bytes; None: nothing.
+    """Trust in a public key (PEM) or a key list (JSON), each given as a file or its bytes; None for None.
+
+    A ``Trust`` is returned as it is.
 
     Raises:
         SignatureError: neither, or it cannot be read. UnsupportedFormatError: a key list of another format.

@@ -1,4 +1,4 @@
-"""Names of image files in folders and archives: which count as images, and which class a folder gives them."""
+"""Names of image files in folders and archives: selection by suffix, and the class that a folder gives them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _one_top(pieces: Iterable[list[str]]) -> bool:
 
 
 def is_image(path: PurePosixPath) -> bool:
-    """Whether a file of this name counts as an image: a known suffix, and not hidden."""
+    """True if a file of this name counts as an image: a known suffix, and not hidden."""
     return path.suffix.lower() in SUFFIXES and not _is_hidden(path)
 
 

@@ -1,4 +1,4 @@
-"""What of a source of images was seen, used, and left out, and why."""
+"""Report on a source of images: images seen, used and left out, with the reasons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMED = 3  # images named in a message
 @dataclass(frozen=True)
 class SourceReport:
     """``seen``: images of the part that was read; ``used``: of these. ``corrupt``: reasons why images were left out, by
-    name; ``others``: sentences on what else is there and was not taken.
+    name; ``others``: sentences on other files there that were left out.
     """
 
     location: str
@@ -36,7 +36,7 @@ class SourceReport:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A sentence on each kind of what was left out."""
+        """A sentence on each kind of file that was left out."""
         if not self.corrupt:
             return self.others
         left_out = f"{len(self.corrupt)} of {self.seen} images are corrupt and were left out"

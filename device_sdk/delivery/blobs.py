@@ -23,7 +23,7 @@ ALTERED_TRIES = 2  # the first may have resumed from a damaged orphan
 
 
 def missing_blobs(store: BundleStore, wanted: Mapping[str, int | None]) -> dict[str, int | None]:
-    """Those of ``wanted``, blobs with their sizes where they are stated, that are not in the store."""
+    """The blobs of ``wanted`` that the store lacks, with their sizes (None where not stated)."""
     return {name: size for name, size in wanted.items() if not store.has_blob(name, size)}
 
 

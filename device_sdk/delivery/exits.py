@@ -1,4 +1,4 @@
-"""Exits on demand: fetches those of a bundle that is here already, and has the server choose which to keep."""
+"""Exits on demand: fetches exits of an installed bundle, and requests the server's choice of exits worth keeping."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fetch_exits(
     sleep: Callable[[float], None] = time.sleep,
     clock: Clock = time.monotonic,
 ) -> Tally:
-    """Fetch what is missing of ``exits``, each blob verified before it is stored; returns what was transferred.
+    """Fetch the missing blobs of ``exits``, each verified before it is stored; returns the transfer counters.
 
     The manifest of ``bundle`` was verified when it was installed, so the digests of these blobs are trusted. A server
     that has replaced the bundle may no longer have them: then nothing changes here.
@@ -61,7 +61,7 @@ def fetch_exits(
 
 
 class _Reply(msgspec.Struct, frozen=True):
-    """What is read of the server's reply to ``POST /v1/placements``."""
+    """The fields used of the server's reply to ``POST /v1/placements``."""
 
     digest: str
     exits: Annotated[tuple[str, ...], msgspec.Meta(max_length=10_000)]
@@ -115,7 +115,7 @@ def request_placement(
 
 
 def _checked(reply: _Reply, bundle: Bundle) -> RequestedExits:
-    """What ``reply`` states. Raises ValueError."""
+    """The exits and the expectation of ``reply``, checked against ``bundle``. Raises ValueError."""
     if reply.digest != bundle.digest:
         raise ValueError(f"it is for bundle {reply.digest[:12]}…, and {bundle.digest[:12]}… is open here")
     offered = {one.id: one for one in bundle.offered.exits}

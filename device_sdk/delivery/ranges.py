@@ -31,7 +31,7 @@ def strong_etag(headers: Mapping[str, str]) -> str | None:
 
 
 def next_step(status: int, headers: Mapping[str, str], *, offset: int) -> NextStep:
-    """How to handle the response to a request from ``offset`` on, whose status is 200, 206 or 416.
+    """Handling of the response, of status 200, 206 or 416, to a request from ``offset`` on.
 
     ``append``: append the body; ``replace``: discard the bytes received so far and store the body; ``complete``: all
     bytes were received before; ``again``: discard them and request the whole blob.

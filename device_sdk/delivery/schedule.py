@@ -92,7 +92,7 @@ class Schedule:
 
 
 def transient(error: TransferError) -> bool:
-    """Whether a retry of the same request may succeed."""
+    """True if a retry of the same request may succeed."""
     if isinstance(error, RefusedError):
         return error.status in _TRANSIENT or error.status >= 500
     return not isinstance(error, (ProtocolError, TooSlowError))

@@ -67,7 +67,7 @@ class BundleStore:
     # Blobs
 
     def has_blob(self, name: str, size: int | None) -> bool:
-        """Whether blob ``name`` is stored, with ``size`` bytes if given. Its digest was verified when it was stored."""
+        """True if blob ``name`` is stored, with ``size`` bytes if given. Its digest was verified when it was stored."""
         try:
             actual = self._blob(name).stat().st_size
         except OSError:
@@ -135,7 +135,7 @@ class BundleStore:
                 write_if_changed(self.folder_of(name) / copy, data)
 
     def refuse(self, url: str, name: str, version: int, digest: str, *, allow_rollback: bool = False) -> None:
-        """Refuse what may not be installed from ``url``: another name, and, unless allowed, what is below the mark.
+        """Refuse a bundle that may not be installed from ``url``: by its name, or, unless allowed, by the mark.
 
         Raises:
             BundleError, RollbackError: refused (see ``marks``).

@@ -13,7 +13,7 @@ from device_sdk.supernet.plan import Prior
 
 
 def logit_offsets(prior: Prior) -> Array:
-    """What is added to each class's logit: float32 [classes]."""
+    """Offset of each class's logit under ``prior``: float32 [classes]."""
     return np.asarray(prior.temperature * np.array(prior.log_ratios), dtype=np.float32)
 
 

@@ -1,4 +1,4 @@
-"""Which answer of a plan is sure to be in time, by the times that its steps took. Pure.
+"""Selects the last answer of a plan that meets a deadline, from the measured times of its steps. Pure.
 
 A step runs from one exit of the plan to the next, the last one to the end. Source: finite-time inference of MEEdge
 §3.4, which profiles latencies once; here they are a distribution, and the device's present speed counts.
@@ -16,7 +16,7 @@ RECENT_RUNS = 9  # whose median says how slow the device is now
 
 
 def slowness(runs_ms: Sequence[Sequence[float]], typical_ms: Sequence[float]) -> float:
-    """How many times as long as ``typical_ms`` the last runs took: the upper median of their ratios; 1 without runs.
+    """Slowdown of the last runs against ``typical_ms``: the upper median of their ratios; 1 without runs.
 
     ``runs_ms``: per run, the oldest first, the milliseconds of its first steps, at least one.
     """
@@ -31,10 +31,10 @@ def answer_times_ms(
     present_slowness: float | None = None,
     quantile: float = QUANTILE,
 ) -> list[float]:
-    """The time from the start within which each step's answer is there, in all but ``1 - quantile`` of the runs.
+    """Milliseconds from the start within which each step answers, in all but ``1 - quantile`` of the runs.
 
-    What a run did not reach counts as ``typical_ms`` times the present ``slowness``. ``present_slowness``: what
-    ordinary calls say of it; if it is worse than what the runs say, all times are scaled by the difference.
+    Steps that a run did not reach count as ``typical_ms`` times the ``slowness`` of the runs. ``present_slowness``:
+    that of ordinary calls; if it is above that of the runs, all times are scaled by the ratio of the two.
     """
     now = slowness(runs_ms, typical_ms)
     scale = 1.0 if present_slowness is None else max(1.0, present_slowness / now)
@@ -48,7 +48,7 @@ def answer_times_ms(
 
 
 def last_in_time(times_ms: Sequence[float], deadline_ms: float) -> int | None:
-    """The last step whose answer is there within ``deadline_ms``; None if not even the first is."""
+    """The last step that answers within ``deadline_ms``; None if not even the first does."""
     found = None
     for number, time_ms in enumerate(times_ms):
         if time_ms <= deadline_ms:

@@ -1,4 +1,4 @@
-"""Which samples are hard, by their logits: what exits, abstention and asking a server decide by. Pure, numpy only.
+"""Selection of hard samples by their logits, for exits, abstention and requests to a server. Pure, numpy only.
 
 A new kind of decider is a type in ``supernet/plan.py`` and a line in ``_SCORES``; a new feature of ``Logistic`` is a
 name there and a line in ``_FEATURES``.
@@ -23,7 +23,7 @@ _STEEPEST = 700.0  # of the logarithm of the odds: beyond it the exponential ove
 
 
 class _Seen:
-    """Logits [batch, classes], and what several features share of them, each computed when it is first asked for."""
+    """Logits [batch, classes], and intermediate results that several features share, each computed on first use."""
 
     def __init__(self, logits: Array) -> None:
         self.wide = logits.astype(np.float64)
@@ -103,7 +103,7 @@ def first_and_second(logits: Array) -> tuple[npt.NDArray[np.intp], npt.NDArray[n
 
 
 def ease(decider: Decider, logits: Array) -> Scores:
-    """How easy each sample is, in the decider's own measure: the larger, the easier. [batch]
+    """Ease of each sample in the decider's own measure, larger for easier: logits [batch, classes] -> [batch].
 
     The entropy counts negative, so that every kind is ordered the same way. Logits that hold NaN, or whose largest is
     infinite, are no answer: their ease is minus infinity, so that they are hard for every decider.
@@ -122,14 +122,14 @@ def _score(decider: Decider, logits: Array) -> Scores:
 
 
 def hard(decider: Decider, logits: Array) -> npt.NDArray[np.bool_]:
-    """Which samples are hard: logits [batch, classes] -> [batch]."""
+    """Mask of hard samples: logits [batch, classes] -> [batch]."""
     return np.asarray(ease(decider, logits) < _limit(decider))
 
 
 def leaving(choice: ExitChoice, logits: Array) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Which samples an exit answers, and for which it asks a server: logits [batch, classes] -> [batch] each.
+    """Masks of the samples that an exit answers and that it sends to a server: logits [batch, classes] -> [batch] each.
 
-    All others go on, and so do those whose logits hold NaN.
+    All others go on, as do samples whose logits hold NaN.
     """
     sure = confidence(logits)
     return sure >= choice.threshold, sure < choice.ask_below

@@ -1,8 +1,8 @@
-"""Running a plan: segment by segment, so that what follows a taken exit is really never computed.
+"""Running a plan: segment by segment, so that blocks behind a taken exit are never computed.
 
 A segment is the stretch from one exit of the plan to the next together with the branch at its end, composed into one
 model (docs/bundle_format.md), or under a memory cap into several that are loaded in turns (``paging``). Samples that an
-exit answers leave the batch, and so do those that it asks a server about; the others go on, here or at a server.
+exit answers or sends to a server leave the batch; the others go on, here or at a server.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ RunTail = Callable[[Sequence[Array]], Array | None]
 class LoadedPlan:
     """A plan that is ready to run. ``run`` may be called from several threads at once.
 
-    What follows a split is loaded too where it is the fallback: it runs here when there is no server, or when it fails.
+    Blocks behind a split are loaded too where they are its fallback: they run here without a server, or when it fails.
 
-    ``memory_cap_bytes``: what all that is loaded and runs may take beyond the bare runtime, for batches of up to
-    ``batch`` samples. If the plan needs more, it runs in pages, of which as many stay as there is room for: the same
-    answers within 1e-5, bit for bit where the pages are the same. ``costs``: the working sets that were measured here.
+    ``memory_cap_bytes``: limit of all memory that it takes beyond the bare runtime, for batches of up to ``batch``
+    samples. If the plan needs more, it runs in pages, of which as many stay as there is room for: the same answers
+    within 1e-5, bit for bit where the pages are the same. ``costs``: the working sets that were measured here.
     A ``runtime`` made ``lean`` keeps to the cap more closely. ``cap``: the model's, see ``LoadedSegments``.
 
     Raises:
@@ -94,26 +94,26 @@ class LoadedPlan:
 
     @property
     def taken_bytes(self) -> int:
-        """What is loaded for this plan now, as footprints state it."""
+        """Bytes that this plan takes now, as its footprints estimate them."""
         with self._stepping:
             return sum(loaded.taken_bytes for loaded in self._every_loaded)
 
     @property
     def has_steps(self) -> bool:
-        """Whether anything answers on this device alone."""
+        """True if the plan has an answer on this device alone, without its server."""
         return bool(self._every_step)
 
     @property
     def page_loads(self) -> int | None:
-        """How often a page was loaded so far; None without a memory cap."""
+        """Number of page loads so far, without those of a ``stepped`` plan of its own; None without a memory cap."""
         return self._loaded.page_loads
 
     def load_each(self) -> None:
-        """Under a memory cap, load all pages once, so that what fails, fails now. Raises as the plan itself."""
+        """Under a memory cap, load all pages once, so that errors show now. Raises as the plan itself."""
         self._loaded.load_each()
 
     def release(self) -> None:
-        """Under a memory cap, free what no call runs now; the next call loads it again."""
+        """Under a memory cap, free the pages that no call runs now; the next call loads them again."""
         with self._stepping:
             for loaded in self._every_loaded:
                 loaded.release()
@@ -121,8 +121,8 @@ class LoadedPlan:
     def run(self, tensor: Array, run_tail: RunTail | None = None, *, asks: bool = False) -> Outcome:
         """Answer a batch [batch, *input]; ``run_tail`` goes on behind the plan's split, if it has one.
 
-        ``asks``: a server can be asked from exits. The samples for which the plan does so leave the path there
-        (``Outcome.asking``); otherwise they go on.
+        ``asks``: exits may send samples to a server. These leave the path there (``Outcome.asking``); without
+        ``asks`` they go on.
 
         Raises:
             RuntimeFailedError: the runtime failed.
@@ -139,7 +139,7 @@ class LoadedPlan:
             return Outcome(output, np.full(len(output), self._exits + AT_END, dtype=np.int64))
 
     def go_on(self, outcome: Outcome) -> Outcome:
-        """Run the rest of the path here for the samples that left it to ask a server. Raises as ``run``."""
+        """Run the rest of the path here for the samples that left it for a server. Raises as ``run``."""
         answers = Answers.of(outcome)
         with self._calls:
             for waiting in outcome.asking:
@@ -149,7 +149,7 @@ class LoadedPlan:
     def _run_from(
         self, start: Waiting, answers: Answers, run_tail: RunTail | None, *, asks: bool
     ) -> tuple[KeptActivations | None, tuple[Waiting, ...]]:
-        """Run the segments from ``start`` on; the activations that may be sent, and the samples that ask at exits."""
+        """Run the segments from ``start`` on; returns activations that may be sent, and samples bound for a server."""
         features: Sequence[Array] = start.tensors
         rest, latest = start.samples, start.latest  # samples without an answer; in case there is no time left
         kept: KeptActivations | None = None
@@ -209,7 +209,7 @@ class LoadedPlan:
         latest: tuple[Array, int] | None,
         aside: Sequence[Array],
     ) -> None:
-        """Answer what the split's server did not, without the rest of the subnet."""
+        """Answer the samples that the split's server did not answer, without the rest of the subnet."""
         if self._fallback == "abstain":
             nothing = np.full((len(rest), *self._output_shape), np.nan, dtype=np.float32)
             answers.put(rest, nothing, self._exits + UNANSWERED)
@@ -222,9 +222,9 @@ class LoadedPlan:
         answers.put(rest, logits, self._exits + AFTER_FAILURE)
 
     def stepped(self) -> SteppedPlan:
-        """The same plan exit by exit, for deadlines and interruptions; loaded when it is first asked for.
+        """The same plan exit by exit, for deadlines and interruptions; loaded on first use.
 
-        It shares what is loaded where all exits of the plan answer by confidence. Raises as the plan itself.
+        It shares the loaded segments if its steps equal the plan's segments. Raises as the plan itself.
 
         Raises:
             UsageError: the plan answers nothing on this device alone.
@@ -253,7 +253,7 @@ class LoadedPlan:
                 loaded.count()
 
     def retire(self) -> None:
-        """Begin no call any more (they raise PlanRetired), and free the sessions when the last has ended."""
+        """Refuse new calls (they raise PlanRetired), and free the sessions when the last call has ended."""
         self._calls.retire(self._close_and_trim)
 
     def _close_and_trim(self) -> None:

@@ -1,4 +1,4 @@
-"""Where what a bundle has becomes something that runs: as it is, or under a memory cap in pages."""
+"""Loads segments of a bundle for a runtime: each as one model, or under a memory cap in pages."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ class LoadedSegments:
     """Segments that are ready to run: each is one model, or under a memory cap all of them share it in pages.
 
     ``stretches``: one per segment, in order; None where nothing runs. ``prior``: of classes, applied to the logits of
-    segments that end with an exit or at the output. ``cap``: that of the model, shared
-    with its other plans; pages are made for ``memory_cap_bytes`` and loaded when they first run. Without it the
-    segments have a cap of their own, and all pages are loaded once, so that what fails, fails here. The other arguments
-    are those of ``LoadedPlan``.
+    segments that end with an exit or at the output. ``cap``: that of the model, shared with its other
+    plans; pages are made for ``memory_cap_bytes`` and loaded when they first run. Without it the segments have a cap of
+    their own, and all pages are loaded once, so that errors show here. The other arguments are those of ``LoadedPlan``.
 
     Raises:
         BudgetError: the cap is too small for the largest block; says the least that works.
@@ -64,23 +63,23 @@ class LoadedSegments:
 
     @property
     def taken_bytes(self) -> int:
-        """What is loaded here now, as footprints state it."""
+        """Bytes that these segments take now, as their footprints estimate them."""
         return self._whole_bytes if self._paged is None else self._paged.pager.taken_bytes
 
     @property
     def page_loads(self) -> int | None:
-        """How often a page was loaded so far; None without a memory cap."""
+        """Number of page loads so far; None without a memory cap."""
         return None if self._paged is None else self._paged.pager.loads
 
     def load_each(self) -> None:
-        """Load all pages once, so that what fails, fails now: then they are closed. Raises as when they are made."""
+        """Load all pages once, so that errors show now; an error closes all. Raises as the constructor."""
         if self._paged is not None:
             self._paged.load_each()
 
     def count(self) -> None:
-        """Count what is loaded without pages under the model's cap until it is closed: something else needs its room.
+        """Count segments loaded without pages under the model's cap until they are closed: another plan needs the room.
 
-        It is not counted before, since nothing makes it go.
+        They are not counted before, since they cannot be evicted.
         """
         if self._cap is not None and not self._counted:
             self._counted = True

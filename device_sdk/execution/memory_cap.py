@@ -1,4 +1,4 @@
-"""The memory cap of one model: what all its plans may take together. It can be changed while they run."""
+"""Memory cap of one model, shared by all its plans. It can be changed while they run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class PlanRetired(Exception):
-    """The plan gave way to another one, or the cap sank below what it needs: the call begins again, with that."""
+    """The plan was replaced, or the cap sank below its need: the call begins again with the present plan."""
 
 
 class Evictable(Protocol):
@@ -21,8 +21,8 @@ class Evictable(Protocol):
 class MemoryCap:
     """Counts the bytes that are taken, as footprints state them, and makes room. Thread-safe.
 
-    ``changed`` guards everything here and is notified whenever there may be more room. ``turn`` serialises those that
-    take pages: who waits for room holds the turn and no page, so deadlock is impossible.
+    ``changed`` guards everything here and is notified whenever there may be more room. ``turn`` serialises requests
+    for pages: a thread that waits for room holds the turn and no page, so deadlock is impossible.
     """
 
     def __init__(self, cap_bytes: int | None = None) -> None:
@@ -46,16 +46,19 @@ class MemoryCap:
             self.changed.notify_all()
 
     def register(self, holder: Evictable) -> None:
-        """``holder`` gives up what is idle when others need room."""
+        """Have ``holder`` evict its idle memory when others need room."""
         with self.changed:
             self._holders.add(holder)
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether ``size_bytes`` more fit. The caller holds ``changed``."""
+        """True if ``size_bytes`` more fit. The caller holds ``changed``."""
         return self._cap_bytes is None or self.used_bytes + size_bytes <= self._cap_bytes
 
     def make_room(self, size_bytes: int, *, keeping: Evictable | None = None) -> bool:
-        """Evict what is idle, but for ``keeping``, until ``size_bytes`` fit; whether they do, under ``changed``."""
+        """Evict idle memory, except that of ``keeping``, until ``size_bytes`` fit; True if they do.
+
+        The caller holds ``changed``.
+        """
         for holder in list(self._holders):
             if self.has_room(size_bytes):
                 break
@@ -64,7 +67,7 @@ class MemoryCap:
         return self.has_room(size_bytes)
 
     def never_fits(self, size_bytes: int) -> bool:
-        """Whether ``size_bytes`` are more than the whole cap."""
+        """True if ``size_bytes`` are more than the whole cap."""
         return self._cap_bytes is not None and size_bytes > self._cap_bytes
 
     def take(self, size_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""What a plan answers to a batch, and how it is collected."""
+"""Answers of a plan to a batch, collected segment by segment."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class KeptActivations:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Samples between two segments of a plan: their positions in the batch [count], and what the next segment takes.
+    """Samples between two segments of a plan: their positions in the batch [count], and the next segment's inputs.
 
-    ``tensors``: at the cut point, [count, ...] each; ``segment``: the number of the next segment; ``latest``: what the
-    last exit says of them, logits [count, classes] and its position in the plan's exits, if they passed one.
+    ``tensors``: at the cut point, [count, ...] each; ``segment``: the number of the next segment; ``latest``: answer of
+    the last exit that they passed, logits [count, classes] and its position in the plan's exits; None without one.
     """
 
     samples: npt.NDArray[np.int64]
@@ -44,13 +44,13 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a plan answers to a batch.
+    """Answers of a plan to a batch.
 
     ``output``: logits [batch, classes]; ``answered_by`` [batch]: the position in the plan's exits of the one that
     answered; their number plus ``AT_END``, ``AT_SERVER`` or ``AFTER_FAILURE`` where it was no exit, ``UNANSWERED``
     where there is no answer: then the logits are not numbers. ``kept``: None where the plan sends no activations of
-    hard samples. ``asking``: the samples that left the path at an exit to ask a server, a group for each exit; until it
-    answers, what the exit says stands for them.
+    hard samples. ``asking``: the samples that left the path at an exit for a server, a group for each exit; until it
+    answers, the exit's answer stands for them.
     """
 
     output: Array
@@ -85,11 +85,11 @@ class Answers:
         return answers
 
     def outcome(self, kept: KeptActivations | None = None, asking: tuple[Waiting, ...] = ()) -> Outcome:
-        """What was collected; every sample has an answer."""
+        """The collected answers. Every sample must have one."""
         assert self._output is not None
         return Outcome(self._output, self._answered_by, kept, asking)
 
     def so_far(self) -> Outcome:
-        """A copy of what was collected."""
+        """A copy of the answers so far."""
         assert self._output is not None
         return Outcome(self._output.copy(), self._answered_by.copy())

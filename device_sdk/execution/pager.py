@@ -1,4 +1,4 @@
-"""Pages of a plan, loaded when they are needed and freed when something else needs their room."""
+"""Pages of a plan, loaded when they are needed and freed when others need their room."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TRIM_SHARE = 0.25  # of the cap, freed while loading, before it is returned to 
 
 @dataclass(frozen=True)
 class Page:
-    """What is loaded as one: where it comes from, and what it takes."""
+    """A part of a plan that is loaded and freed as one: ``read`` composes it, ``footprint`` is its memory."""
 
     read: Callable[[], Stretch]
     footprint: Footprint
@@ -28,7 +28,7 @@ class Page:
 
 @dataclass
 class _Resident:
-    """A page in memory, and how many calls run it now."""
+    """A page in memory; ``calls``: number of calls that run it now."""
 
     loaded: LoadedStretch
     footprint: Footprint
@@ -36,7 +36,7 @@ class _Resident:
 
 
 class Pager:
-    """Keeps what pages take, while they are loaded, there or run, below a cap. Safe from several threads.
+    """Keeps the memory of pages below a cap, while they load, stay and run. Safe from several threads.
 
     Requests for pages are serialised, and a waiting caller holds at most the page that it is about to run, so deadlock
     is impossible. Calls that run a page run concurrently as long as their working sets fit side by side.
@@ -65,14 +65,14 @@ class Pager:
 
     @property
     def taken_bytes(self) -> int:
-        """What the pages that are loaded now take, and those that run in addition."""
+        """Bytes of the loaded pages, plus the working sets of the calls that run now."""
         with self._cap.changed:
             pages = list(self._resident.values())
             return sum(one.footprint.resident_bytes + one.calls * one.footprint.working_bytes for one in pages)
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed: then it loads nothing any more."""
+        """True once it was closed: no page is loaded any more."""
         return self._closed
 
     @contextmanager
@@ -120,7 +120,7 @@ class Pager:
         return resident
 
     def _trim(self, freed_bytes: int) -> None:
-        """Return to the system what loading has freed, once it adds up: small sessions leave it to the allocator."""
+        """Return memory freed by loading to the system, once it adds up: small sessions leave it to the allocator."""
         self._freed_bytes += freed_bytes
         cap_bytes = self._cap.cap_bytes
         if cap_bytes is not None and self._freed_bytes > _TRIM_SHARE * cap_bytes:
@@ -183,7 +183,7 @@ class Pager:
 
 
 def _give_back_all(cap: MemoryCap, resident: dict[int, _Resident]) -> None:
-    """What a pager that was dropped without ``close`` still had."""
+    """Free the pages that a pager still held when it was dropped without ``close``."""
     with cap.changed:
         for page in resident.values():
             page.loaded.close()

@@ -1,7 +1,6 @@
 """A plan under a memory cap: its path in pages that are loaded when they are needed (AdaptiveNet §6: block by block).
 
-Blobs of a plan are held open and read whenever a page is loaded; nothing of them stays in memory but the runtime's
-sessions.
+Blobs of a plan are held open and read whenever a page is loaded; only the runtime's sessions stay in memory.
 """
 
 from __future__ import annotations
@@ -27,25 +26,25 @@ _INNER_TENSORS = 4  # what a block computes inside, in sizes of its inputs and o
 def least_memory_cap_bytes(
     bundle: Bundle, plan: Plan, *, costs: Mapping[Edge, EdgeCost] | None = None, batch: int = 1
 ) -> int:
-    """The smallest cap under which ``plan`` runs in pages: what its largest block takes while it is loaded."""
+    """The smallest cap under which ``plan`` runs in pages: memory of its largest block alone, as it loads or runs."""
     return _least_bytes(bundle, segments(bundle.supernet, plan), costs=costs or {}, batch=batch)
 
 
 def one_model_footprint(
     bundle: Bundle, edges: Sequence[Edge], exit_: ExitChoice | None = None, *, batch: int = 1
 ) -> Footprint:
-    """What consecutive edges, or an exit's branch alone, take if they are one model for batches of ``batch``."""
+    """Footprint of consecutive edges, or of an exit's branch alone, as one model for batches of ``batch``."""
     return footprint(_pieces(bundle, PlanSegment(tuple(edges), exit_), bundle.loaded_size, {}, batch))
 
 
 def resident_bytes(bundle: Bundle, found: Sequence[PlanSegment], *, batch: int = 1) -> int:
-    """What segments take if each is one model that stays, while one of them runs on ``batch`` samples."""
+    """Bytes of segments that all stay loaded, each as one model, while one of them runs on ``batch`` samples."""
     prints = [one_model_footprint(bundle, one.edges, one.exit, batch=batch) for one in found if one.runs]
     return sum(one.resident_bytes for one in prints) + max((one.working_bytes for one in prints), default=0)
 
 
 def all_pages_stay(bundle: Bundle, plans: Sequence[Sequence[PlanSegment]], cap_bytes: int) -> bool:
-    """Whether the pages of all ``plans``, each divided for the cap, can stay loaded beside each other."""
+    """True if the pages of all ``plans``, each divided for the cap, can stay loaded beside each other."""
     prints: list[Footprint] = []
     for found in plans:
         try:
@@ -84,7 +83,7 @@ def stretch_from_disk(
 class PagedEdges:
     """Edges on demand, each a page of its own: loaded when it runs, freed when another needs its room under the cap.
 
-    Called with one edge it answers with what runs it. Closing one of these frees all pages; those that are made
+    A call with edges returns the stretch that runs them. Closing one stretch frees all pages; stretches that are made
     afterwards load them again.
 
     Raises:
@@ -101,7 +100,7 @@ class PagedEdges:
         self._pager = self._make_pager()
 
     def __call__(self, edges: tuple[Edge, ...]) -> LoadedStretch:
-        """What runs ``edges``. Nothing is loaded before it does."""
+        """The stretch that runs ``edges``. Its pages are loaded when it first runs."""
         if self._pager.closed:
             self._pager = self._make_pager()
         return PagedStretch(self._pager, [self._numbers[edge.at(())] for edge in edges])
@@ -110,7 +109,7 @@ class PagedEdges:
 class PagedSegments:
     """The segments of a plan in pages for ``cap_bytes``. A page is loaded when it first runs, or by ``load_each``.
 
-    ``cap``: counts what is taken, see ``Pager``.
+    ``cap``: counts the memory taken, see ``Pager``.
 
     Raises:
         BudgetError: the cap is too small for the largest block; says the least that works.
@@ -138,7 +137,7 @@ class PagedSegments:
         ]  # one per segment; None where nothing runs
 
     def load_each(self) -> None:
-        """Load all pages once, so that what fails, fails here: then it is closed.
+        """Load all pages once, so that errors show here; an error closes all.
 
         Raises:
             BlobError, CompositionError, RuntimeFailedError: a page does not load.
@@ -194,7 +193,10 @@ def _pieces(
 def _working_bytes(
     bundle: Bundle, edge: Edge | None, exit_: ExitChoice | None, cost: EdgeCost | None, batch: int
 ) -> int:
-    """What a block takes while it runs on ``batch`` samples: as measured at batch 1, at least its tensors."""
+    """Bytes that a block takes while it runs on ``batch`` samples.
+
+    Its input and output tensors, plus its working set as measured at batch 1, or ``_INNER_TENSORS`` times the tensors.
+    """
     supernet = bundle.supernet
     ends_bytes = 0
     if edge is not None:

@@ -1,4 +1,4 @@
-"""Which blocks are loaded together under a memory cap, and which of them leave when there is no room. Pure.
+"""Division of a path into pages under a memory cap, and the order in which pages are evicted. Pure.
 
 A page is a piece of a path that is loaded and freed as one. Loading a page takes several times its weights for a
 moment (the composed bytes, the runtime's copies of them), which then shrink to about the weights: so it is the size
@@ -23,12 +23,12 @@ SESSION_BYTES = 512 * 1024  # what a session takes besides its weights
 
 @dataclass(frozen=True)
 class Piece:
-    """What is never divided: a block, together with the branch of the exit behind it if the plan has one there.
+    """An indivisible part of a path: a block, together with the branch of the exit behind it if the plan has one there.
 
     Without ``edge`` it is an exit's branch alone, which runs on given features.
 
     ``weights``: bytes of each blob that it needs, by name: pieces that share one count it once where they are loaded
-    together. ``working_bytes``: what it takes while it runs, its inputs and outputs included.
+    together. ``working_bytes``: memory in addition while it runs, its inputs and outputs included.
     """
 
     edge: Edge | None
@@ -50,12 +50,12 @@ class Footprint:
 
     @property
     def least_bytes(self) -> int:
-        """What this page takes if nothing else is there."""
+        """Bytes that this page needs to load and run alone."""
         return max(self.loading_bytes, self.resident_bytes + self.working_bytes)
 
 
 def footprint(pieces: Sequence[Piece]) -> Footprint:
-    """What ``pieces``, loaded as one page, take."""
+    """Footprint of ``pieces`` loaded as one page."""
     weights = _weights(pieces)
     return Footprint(
         loading_bytes=round(LOADING_FACTOR * weights) + SESSION_BYTES,
@@ -119,7 +119,7 @@ def _pack(stretch: Sequence[Piece], limit: int, cap_bytes: int) -> list[list[Pie
 
 
 def all_stay(prints: Sequence[Footprint], cap_bytes: int) -> bool:
-    """Whether what takes ``prints`` can be loaded, one after the other, and all be there while any of it runs."""
+    """True if pages of these footprints can be loaded one after the other and all stay while any of them runs."""
     resident = 0
     for one in prints:
         if resident + one.loading_bytes > cap_bytes:

@@ -1,4 +1,4 @@
-"""What the part of a bundle takes that a device holds: stored, and loaded to run its plan."""
+"""Sizes of the part of a bundle that a device holds: stored, and loaded to run its plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PartSizes:
 
 
 def part_sizes(bundle: Bundle, plan: Plan) -> PartSizes:
-    """The sizes of what is held of ``bundle``, and of ``plan`` when it is loaded without a memory cap."""
+    """Sizes of the held part of ``bundle``, and of ``plan`` loaded without a memory cap."""
     here = bundle.blob_sizes()
     absent = [size or 0 for size in bundle.absent_blobs().values()]
     loaded = resident_bytes(bundle, segments(bundle.supernet, plan))

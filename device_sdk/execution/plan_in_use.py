@@ -24,7 +24,7 @@ _TIMED_BATCHES = 4  # batch sizes; the one that came first goes
 
 @dataclass(frozen=True, eq=False)
 class Active:
-    """A plan, the model that runs it, and where its service times go: exchanged as one.
+    """A plan, the model that runs it, and the record of its service times: exchanged as one.
 
     So no call sees half of a switch, and no service time counts for a plan that did not take it.
     """
@@ -35,7 +35,7 @@ class Active:
 
 
 class PlanInUse:
-    """Holds what is active. A call takes it once and keeps it to its end, so nothing is closed under a call.
+    """Holds the active plan. A call takes it once and keeps it to its end, so nothing is closed under a call.
 
     A child that was forked off cannot use it: the threads of the runtime and of live update stay behind, and locks
     may have been copied while they were held.
@@ -51,7 +51,7 @@ class PlanInUse:
         _in_use.add(self)
 
     def running(self) -> Active:
-        """What is active.
+        """The active plan.
 
         Raises:
             ClosedError: the model was closed.
@@ -79,7 +79,7 @@ class PlanInUse:
         return loaded
 
     def load(self, plan: Plan, *, workspace: Workspace | None = None) -> LoadedPlan:
-        """``plan``, loaded, and its steps measured if deadlines were asked for before. Raises as ``prepare``.
+        """``plan``, loaded, and its steps measured if deadlines were used before. Raises as ``prepare``.
 
         ``workspace``: another one than that in use.
         """
@@ -95,7 +95,7 @@ class PlanInUse:
             return loaded
 
     def lend_workspace(self) -> Workspace:
-        """Evict the active plan's idle pages and return the workspace, for what is loaded beside the plan.
+        """Evict the active plan's idle pages and return the workspace, to load something else beside the plan.
 
         A concurrent call loads the pages of the plan again; then both are in memory.
         """
@@ -117,7 +117,7 @@ class PlanInUse:
         self.active = Active(plan, self.load(plan))
 
     def exchange(self, new: Active, *, expected: Active | None = None) -> bool:
-        """Make ``new`` what is active; with ``expected`` only if that still is. Whether it happened.
+        """Make ``new`` active, with ``expected`` only if that still is; True if it became so.
 
         Raises:
             ClosedError, ForkedError: as ``running``.
@@ -130,7 +130,7 @@ class PlanInUse:
             return True
 
     def move(self, new: Active, workspace: Workspace) -> None:
-        """Make ``new`` what is active, in another workspace. Raises as ``exchange``."""
+        """Make ``new`` active, in another workspace. Raises as ``exchange``."""
         with self._exchange:
             self.running()
             self.active, self.workspace = new, workspace
@@ -141,7 +141,7 @@ class PlanInUse:
             self._timed_batches.append(batch)
 
     def instead_of(self, retired: Active) -> Active:
-        """What a call runs whose plan ended with PlanRetired: what is active now, loaded again if that is the same.
+        """The plan for a call whose own raised PlanRetired: the active one, loaded again if it is still ``retired``.
 
         Raises:
             BudgetError: it does not fit the memory cap any more.
@@ -185,7 +185,7 @@ class PlanInUse:
         self.cap.set(cap_bytes)
 
     def close(self) -> None:
-        """Nothing is active any more; what was is freed once the calls in progress have ended. May be called twice."""
+        """Drop the active plan; it is freed once the calls in progress have ended. May be called twice."""
         with self._exchange:
             self.active = None
 

@@ -1,4 +1,4 @@
-"""The segments of a plan: what runs without a decision in between. Pure."""
+"""The segments of a plan: stretches that run without a decision in between. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from device_sdk.supernet.supernet import Supernet
 
 @dataclass(frozen=True)
 class PlanSegment:
-    """The edges of a segment, the exit at its end, and what else happens there.
+    """The edges of a segment, the exit at its end, and the other uses of the activations there.
 
     ``split``: the path may go on at a server. ``kept``: the activations may be sent for samples that turn out to be
     hard. ``aside``: the activations go to the fallback's branch when the server does not answer; ``fallback``: it is
@@ -27,7 +27,7 @@ class PlanSegment:
 
     @property
     def runs(self) -> bool:
-        """Whether there is anything to run."""
+        """True if there is anything to run."""
         return bool(self.edges) or self.exit is not None
 
 

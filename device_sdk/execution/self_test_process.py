@@ -30,7 +30,7 @@ from device_sdk.supernet.plan import Edge
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What to test: ``exits`` and ``edges`` are held here (None: all); ``only`` these exits are tested, without blocks.
+    """Self-test of the held ``exits`` and ``edges`` (None: all); with ``only``, of these exits alone, without blocks.
 
     ``memory_limit_bytes``: of address space, beyond the loaded runtime; None for no limit.
     """

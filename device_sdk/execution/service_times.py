@@ -1,4 +1,4 @@
-"""How long the last calls of the plan in use took, and how far apart they were."""
+"""Service times and pace of the last calls of the plan in use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PACE_CALLS, _LEAST_PACE_CALLS = 33, 9
 
 
 class ServiceTimes:
-    """Takes note of calls, from any thread, and wakes whoever judges them when one is out of bounds.
+    """Records the times of calls, from any thread, and sets ``wake`` when one is out of bounds.
 
     This runs in every call: it compares and appends, nothing else.
     """
@@ -25,7 +25,7 @@ class ServiceTimes:
         self._low_ms, self._high_ms = low_ms, high_ms
 
     def record(self, service_ms: float) -> None:
-        """A call of one sample that the subnet answered took so long."""
+        """Record the time of a call with one sample that the subnet answered."""
         self._calls_ms.append(service_ms)
         if not self._low_ms <= service_ms <= self._high_ms:
             self._wake.set()
@@ -44,7 +44,7 @@ class CallPace:
         self._starts_s: deque[float] = deque(maxlen=_PACE_CALLS)
 
     def note(self, start_s: float) -> None:
-        """A call began at ``start_s`` of a monotonic clock."""
+        """Record that a call began at ``start_s`` of a monotonic clock."""
         self._starts_s.append(start_s)
 
     def calls_per_second(self) -> float | None:

@@ -1,4 +1,4 @@
-"""How long the steps of a plan took, from the last runs.
+"""Times of the steps of a plan in its last runs.
 
 Old runs are forgotten, so that a device that was busy for a while is not taken to be so for ever.
 """
@@ -26,7 +26,7 @@ class StepTimes:
         self._runs: deque[tuple[float, tuple[float, ...]]] = deque(maxlen=KEPT_RUNS)
 
     def record(self, run_ms: Sequence[float]) -> None:
-        """A run took so long for its first steps; one that ended before its first answer says nothing."""
+        """Record the times of a run's first steps; a run that ended before its first answer is ignored."""
         if run_ms:
             with self._lock:
                 self._runs.append((self._clock(), tuple(run_ms)))

@@ -31,7 +31,7 @@ _BATCH_SIZES = 8  # whose times are kept
 
 @dataclass(frozen=True)
 class Step:
-    """What runs between two answers. ``exit``: whose answer it is; None: that of the end."""
+    """One step: the stretch up to the next answer. ``exit``: the exit that answers; None: the end of the path."""
 
     number: int
     stretch: LoadedStretch
@@ -54,7 +54,7 @@ class SteppedPlan:
         self._times: dict[int, StepTimes] = {}
 
     def times(self, tensor: Array) -> StepTimes:
-        """How long the steps take for batches like ``tensor``; measured when they are first asked for. Raises as run.
+        """Times of the steps for batches like ``tensor``, measured on first use. Raises as ``run``.
 
         A batch size replaces the one that was measured first when too many are known.
         """
@@ -83,7 +83,7 @@ class SteppedPlan:
         times.record(self.run_through(tensor))
 
     def run_through(self, tensor: Array) -> list[float]:
-        """Run every step on all samples; how long each took, in milliseconds. Raises as ``run``."""
+        """Run every step on all samples; returns the milliseconds of each. Raises as ``run``."""
         run = _Run(tensor, leaving=False)
         with self._calls:
             for step in self.steps:
@@ -102,9 +102,9 @@ class SteppedPlan:
     ) -> Outcome | None:
         """Answer a batch [batch, *input]: at the latest with step ``last``, or with the step before ``stop`` was set.
 
-        ``answered`` is called with the answers so far after each step. ``may_begin``: whether a step may begin when
-        there is an answer already. ``settle``: for that answer rather than PlanRetired. None: it was stopped before the
-        first answer.
+        ``answered`` is called with the answers so far after each step. ``may_begin``: called with the number of
+        each further step, False ends the run. ``settle``: on PlanRetired return the answer so far. Returns None if it
+        was stopped before the first answer.
 
         Raises:
             RuntimeFailedError, BlobError: a step failed.
@@ -136,7 +136,7 @@ def _tell(run: _Run, answered: Callable[[Outcome], None] | None) -> None:
 
 
 def _taken(run: _Run, step: Step, stop: StopSignal, *, settle: bool) -> bool:
-    """Whether a later step was finished."""
+    """Run ``step``, a later one; True if it finished. PlanRetired ends it too if ``settle`` or ``stop`` is set."""
     try:
         return run.take(step, stop)
     except PlanRetired:
@@ -147,7 +147,7 @@ def _taken(run: _Run, step: Step, stop: StopSignal, *, settle: bool) -> bool:
 
 @dataclass
 class _Run:
-    """One run: ``rest`` are the samples that no exit has answered for good; ``taken_ms``: of steps on all samples."""
+    """One run. ``rest``: the samples that no exit has answered for good; ``taken_ms``: of the steps on all samples."""
 
     tensor: Array
     leaving: bool = True
@@ -160,7 +160,7 @@ class _Run:
         self._began_s = time.perf_counter()
 
     def take(self, step: Step, stop: StopSignal) -> bool:
-        """Run one step; whether it was finished."""
+        """Run one step; True if it finished."""
         outputs = step.stretch.run_until(self._features, stop)
         if outputs is None:
             return False

@@ -1,4 +1,4 @@
-"""A bundle on a runtime under a memory cap: what is loaded to run it, to measure it and to search in it."""
+"""A bundle on a runtime under a memory cap: loads parts of it to run, to measure and to search."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from device_sdk.supernet.supernet import Supernet
 
 @dataclass(frozen=True)
 class Workspace:
-    """One bundle, one runtime, and the bytes that all that is loaded may take beyond the bare runtime.
+    """One bundle, one runtime, and a cap on all memory that is loaded beyond the bare runtime.
 
-    ``memory_cap_bytes``: None for no limit. What needs more than the cap runs in pages, in smaller batches. ``prior``:
-    of classes, applied to the logits of segments and stretches; plans have their own.
+    ``memory_cap_bytes``: None for no limit. Parts above the cap run in pages, in smaller batches. ``prior``: of
+    classes, applied to the logits of segments and stretches; plans have their own.
     """
 
     bundle: Bundle
@@ -84,11 +84,11 @@ class Workspace:
         return largest_batch(self.bundle, segments, self.memory_cap_bytes, wanted=wanted)
 
     def footprint(self, edges: Sequence[Edge], exit_: ExitChoice | None = None, *, batch: int = 1) -> Footprint:
-        """What consecutive edges, or an exit's branch alone, take if they are one model."""
+        """Footprint of consecutive edges, or of an exit's branch alone, as one model."""
         return one_model_footprint(self.bundle, edges, exit_, batch=batch)
 
     def fits(self, edges: Sequence[Edge], exit_: ExitChoice | None = None, *, batch: int = 1) -> bool:
-        """Whether they run as one model under the cap."""
+        """True if these edges, or this branch, run as one model under the cap."""
         cap_bytes = self.memory_cap_bytes
         return cap_bytes is None or self.footprint(edges, exit_, batch=batch).least_bytes <= cap_bytes
 

@@ -1,7 +1,7 @@
 """Advisory locks between processes (flock).
 
 A lock goes with its holder: one that is killed leaves none behind. Where the system or the file system has no locks,
-``shared`` and ``exclusive`` do nothing, and ``try_exclusive`` always fails, so what must run alone is skipped.
+``shared`` and ``exclusive`` do nothing, and ``try_exclusive`` always fails, so work that must run alone is skipped.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def if_possible(lock: AbstractContextManager[None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def try_exclusive(path: Path) -> Iterator[bool]:
-    """Hold the lock alone if it is free now; whether that worked."""
+    """Hold the lock alone if it is free now; yields True if it is held."""
     try:
         handle = _open(path)
     except OSError:
@@ -119,7 +119,7 @@ def _open(path: Path) -> int:
 
 
 def _try(handle: int, *, shared: bool) -> bool | None:
-    """Whether the lock was taken; None where there are no locks."""
+    """Try to take the lock, without waiting: True if taken, False if held elsewhere, None where there are no locks."""
     if fcntl is None:
         return None
     try:

@@ -21,7 +21,7 @@ def unique() -> str:
 
 
 def in_use(process: int, unique: str) -> bool:
-    """Whether the writer ``process``, which chose ``unique``, may still run. Process 0 stands for none."""
+    """True if the writer ``process``, which chose ``unique``, may still run. Process 0 stands for none."""
     if process == 0:
         return False
     if process == os.getpid():

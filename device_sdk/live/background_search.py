@@ -23,7 +23,7 @@ Search = Callable[[Budget, Callable[[], bool]], list[Candidate]]
 
 @dataclass(frozen=True)
 class SearchOutcome:
-    """What a search at a drift ratio found; ``failure`` says why nothing."""
+    """Result of a search at a drift ratio; ``failure``: the error that ended it, None without one."""
 
     budget: Budget
     ratio: float
@@ -33,7 +33,7 @@ class SearchOutcome:
 
 
 class BackgroundSearch:
-    """At most one search at a time, in a thread of low priority; ``ended`` is called in there."""
+    """Runs at most one search at a time, in a thread of low priority, which also calls ``ended``."""
 
     def __init__(self, search: Search, ended: Callable[[SearchOutcome], None]) -> None:
         self._search, self._ended = search, ended
@@ -43,7 +43,7 @@ class BackgroundSearch:
         self._hopeless_ratio = math.inf
 
     def begin(self, budget: Budget, ratio: float, *, now_s: float, cooldown_s: float) -> bool:
-        """Search at ``budget`` unless that is too soon or known to be in vain; whether a search is under way."""
+        """Search at ``budget`` unless that is too soon or known to be in vain; True if a search is under way."""
         if self._thread is not None and self._thread.is_alive():
             return True
         if self._stopped.is_set() or ratio >= self._hopeless_ratio or 0 <= now_s - self._begun_s < cooldown_s:
@@ -59,7 +59,7 @@ class BackgroundSearch:
         self.wait(_JOIN_S)
 
     def wait(self, timeout_s: float) -> None:
-        """Until the search in progress has ended, if there is one, but no longer."""
+        """Wait until the search in progress has ended, if there is one, at most ``timeout_s``."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout_s)

@@ -1,4 +1,4 @@
-"""How much memory a model may take while the system's memory shrinks and grows: pure decisions on readings.
+"""Memory cap of a model while the system's memory shrinks and grows: pure decisions on readings.
 
 Source: memory-elastic inference of MEEdge §3.4. Ours are the reserve that the system keeps and the hysteresis: the cap
 sinks at once, and rises when there has been room for a while.
@@ -15,11 +15,12 @@ from device_sdk.memory_pressure import MemoryReading
 
 @dataclass(frozen=True, kw_only=True)
 class ElasticSettings:
-    """How the memory cap follows the system's memory.
+    """Settings of a memory cap that follows the system's memory.
 
-    ``reserve_bytes``: left to everything else. ``stalled_share``: of the last ten seconds, waiting for memory from
-    which on the cap sinks to ``stalled_factor`` of what is taken. ``grow_margin``: room beyond a new cap, as a share
-    of it; the cap rises when it can rise by as much again, for ``grow_after_s``. ``interval_s``: between two readings.
+    ``reserve_bytes``: left to everything else. ``stalled_share``: share of the last ten seconds spent waiting for
+    memory at which the cap sinks to ``stalled_factor`` of the memory taken. ``grow_margin``: room beyond a new
+    cap, as a share of it; the cap rises when it can rise by as much again, for ``grow_after_s``. ``interval_s``:
+    between two readings.
 
     Raises:
         UsageError: a number is out of its range.
@@ -60,9 +61,9 @@ def next_cap(
     """The cap from now on.
 
     Args:
-        taken_bytes: what the model takes now; it may keep this, and take what is available beyond the reserve.
-        most_bytes: what the whole model takes: with room for it, the cap is the ceiling.
-        ceiling_bytes: what the user allows; None for no limit.
+        taken_bytes: of the model now; it may keep them, and take those available beyond the reserve.
+        most_bytes: of the whole model: with room for it, the cap is the ceiling.
+        ceiling_bytes: the user's limit; None for no limit.
     """
     room_bytes = max(0, taken_bytes + reading.available_bytes - settings.reserve_bytes)
     stalled = reading.stalled_share is not None and reading.stalled_share >= settings.stalled_share

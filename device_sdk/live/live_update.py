@@ -38,9 +38,9 @@ _EXCHANGES = 8
 class LiveUpdate:
     """Keeps the budget of ``pool`` with its candidates, from ``start`` to ``stop``.
 
-    The thread sleeps until a call is out of bounds. It prepares what it switches to, and ahead of time what probably
-    comes next; calls never wait for it. ``search``, if given, looks for more candidates when none fits;
-    ``remember`` is called with the larger pool.
+    The thread sleeps until a call is out of bounds. It prepares the plan that it switches to, and ahead of time
+    those that are probably next; calls never wait for it. ``search``, if given, looks for more candidates when none
+    fits; ``remember`` is called with the larger pool.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class LiveUpdate:
 
     @property
     def warm_subnets(self) -> frozenset[Subnet]:
-        """What is ready ahead of being needed."""
+        """Subnets whose plans are ready ahead of a switch to them."""
         return self._warm.subnets
 
     def start(self) -> None:
-        """Watch what is active, whose subnet is in the pool, from now on."""
+        """Watch the active plan, whose subnet is in the pool, from now on."""
         self.follow()
         self._log.write(live_events.watching(self.pool, self._in_use.running().plan.subnet))
         self._wake.set()  # something can be prepared right away
@@ -89,7 +89,7 @@ class LiveUpdate:
                 return
 
     def drop_warm(self) -> None:
-        """Drop what was prepared ahead: the memory is needed. What fits later is prepared again."""
+        """Drop the plans prepared ahead: the memory is needed. Those that fit later are prepared again."""
         self._warm.clear()
         self._ahead_wanted = True
         self._wake.set()
@@ -261,7 +261,7 @@ class LiveUpdate:
         return self._searching.begin(wanted, ratio, now_s=self._clock(), cooldown_s=self._settings.search_cooldown_s)
 
     def _searched(self, outcome: SearchOutcome) -> None:
-        """In the thread of the search: what it found belongs to the pool from now on."""
+        """Add the candidates that a search found to the pool. Runs in the search's thread."""
         if outcome.candidates:
             self.pool = self.pool.with_more(outcome.candidates)
             try:

@@ -1,4 +1,4 @@
-"""A thread that looks again and again, for what follows the conditions of a device."""
+"""A thread that polls at intervals, to follow the conditions of a device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _JOIN_S = 10.0
 class LookingThread:
     """Calls ``look`` every ``pause_s`` seconds, from ``start`` to ``stop``, or until the model is closed.
 
-    An error of ``look`` is logged and does not end the thread. ``subject``: what is followed, for the log.
+    An error of ``look`` is logged and does not end the thread. ``subject``: the condition followed, for the log.
     """
 
     def __init__(self, look: Callable[[], None], *, subject: str, pause_s: float) -> None:
@@ -26,7 +26,7 @@ class LookingThread:
 
     @property
     def stopped(self) -> bool:
-        """Whether ``stop`` was called."""
+        """True once ``stop`` was called."""
         return self._stopped.is_set()
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""When a plan is made again because the network has changed. Decides; the clock's reading is an argument. Pure."""
+"""Decides when to plan again because the network has changed. Pure: the clock's reading is an argument."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class DriftSettings:
 
 
 class NetworkDrift:
-    """Watches the way to a server against the one that was planned with.
+    """Detects when the link to a server differs from the one that the plan assumed.
 
     ``sizes``: of typical requests in bytes, whose transfer times count. A server that is out of reach, or back again,
     is a change too. Not thread-safe.
@@ -31,7 +31,10 @@ class NetworkDrift:
         self._planned_s = -math.inf
 
     def calls_for_a_plan(self, now: Uplink | None, now_s: float) -> bool:
-        """Whether to plan again with ``now``, the uplink of this moment. A clock that jumps back begins anew."""
+        """True if it is time to plan again with ``now``, the present uplink (None: the server is out of reach).
+
+        A clock that jumps back begins anew.
+        """
         if now_s < self._planned_s or (self._since_s is not None and now_s < self._since_s):
             self._since_s, self._planned_s = None, -math.inf
         if not self._has_drifted(now):
@@ -43,7 +46,7 @@ class NetworkDrift:
         return is_steady and now_s - self._planned_s >= self._settings.cooldown_s
 
     def planned_with(self, uplink: Uplink | None, now_s: float) -> None:
-        """A plan was made with this uplink."""
+        """Record that a plan was made with this uplink."""
         self._planned, self._planned_s, self._since_s = uplink, now_s, None
 
     def _has_drifted(self, now: Uplink | None) -> bool:

@@ -41,7 +41,7 @@ class PlanPool(msgspec.Struct, frozen=True, tag_field="format", tag=POOL_FORMAT)
         return next((one for one in self.candidates if one.subnet == subnet), None)
 
     def with_more(self, predicted: Iterable[Candidate]) -> PlanPool:
-        """The pool with others, their latencies as predicted, as far as they are worth it."""
+        """The pool with further candidates, given with predicted latencies, reduced to its front and the chosen one."""
         corrected = [_at(one, one.cost.latency_ms * self.correction) for one in predicted]
         kept = front([*self.candidates, *corrected])
         chosen = self.find(self.chosen)
@@ -64,7 +64,10 @@ class PlanPool(msgspec.Struct, frozen=True, tag_field="format", tag=POOL_FORMAT)
         return msgspec.structs.replace(self, budget=budget)
 
     def known_to(self, supernet: Supernet) -> PlanPool | None:
-        """What of the pool is in ``supernet`` and makes sense; None if the chosen subnet or the budget is not."""
+        """The pool with only the sound candidates that ``supernet`` has; None if it cannot be used then.
+
+        It needs the chosen subnet, a latency budget and a positive correction.
+        """
         sound = tuple(one for one in self.candidates if _sound(one) and _is_plan(supernet, one.plan))
         pool = msgspec.structs.replace(self, candidates=sound)
         usable = pool.find(self.chosen) is not None and self.budget.latency_ms is not None and self.correction > 0
@@ -102,7 +105,7 @@ def pool_of(adaptation: Adaptation, more: Iterable[Candidate] = ()) -> PlanPool:
 
 
 def front(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Those than which none is as quick, as small and as accurate, by latency (AdaptiveNet §5.3)."""
+    """The Pareto front in latency, peak memory and expected accuracy, by latency (AdaptiveNet §5.3)."""
     ordered = sorted(candidates, key=lambda c: (c.cost.latency_ms, -c.expected_accuracy, c.cost.peak_bytes, c.subnet))
     kept: list[Candidate] = []
     for one in ordered:

@@ -51,7 +51,7 @@ class PoolSearch:
     def fill(self, budget: Budget, *, time_limit_s: float, progress: Progress) -> list[Candidate]:
         """Candidates all the way from the fastest subnet to the slowest, besides those near ``budget`` itself.
 
-        Rungs are searched one by one and share what was evaluated; ``time_limit_s`` is for all of them together. The
+        Rungs are searched one by one and share evaluations; ``time_limit_s`` is for all of them together. The
         full model and the fastest subnet always are among them.
         """
         assert budget.latency_ms is not None
@@ -78,7 +78,7 @@ class PoolSearch:
     def search(
         self, budget: Budget, *, time_limit_s: float, cancelled: Callable[[], bool], progress: Progress
     ) -> list[Candidate]:
-        """What a search finds at and around ``budget``.
+        """Candidates at and around ``budget``, found by one search.
 
         Raises:
             InfeasibleBudgetError: no subnet fits.

@@ -1,4 +1,4 @@
-"""When a running subnet gives way to another one of the pool: pure decisions on measured service times.
+"""Decides when a running subnet gives way to another one of the pool, by measured service times. Pure.
 
 Source: AdaptiveNet §5.3: with the drift ratio r = actual / estimated latency, the best subnet is the most accurate one
 whose estimated latency is within T / r; down when the budget T is exceeded, up when there is room. Ours are the
@@ -27,14 +27,14 @@ _EXCESS_CALLS = 15
 
 @dataclass(frozen=True, kw_only=True)
 class LiveSettings:
-    """How eager live update is. Times are seconds of a monotonic clock.
+    """Settings of live update. Cooldowns are seconds of a monotonic clock.
 
     ``window``: the calls whose median counts; ``up_window``: those that must agree before a slower subnet is taken.
     ``tolerance``: latencies this close to the budget are equal to it. ``excess_ms``: how much above it, in all, the
     last calls must have been before a faster subnet is taken. ``margin``: what a candidate must have to spare.
     ``up_cooldown_s`` doubles, up to ``up_cooldown_max_s``, whenever a switch up had to be taken back soon.
-    ``absurd_ratio``: calls that took this many times the estimate, as after a suspension, are not looked at.
-    ``warm_bytes``: what plans that are kept ready ahead may take. ``search_cooldown_s`` and ``search_time_limit_s`` are
+    ``absurd_ratio``: calls that took more than this many times the estimate, as after a suspension, are ignored.
+    ``warm_bytes``: limit of all plans that are kept ready ahead. ``search_cooldown_s`` and ``search_time_limit_s`` are
     those of searches in the background.
 
     Raises:
@@ -63,7 +63,7 @@ class LiveSettings:
 
 @dataclass(frozen=True)
 class LastSwitch:
-    """When the subnet was exchanged last, whether for a slower one, and how long to wait before going up again."""
+    """The last exchange of the subnet: its time, whether up (to a slower subnet), and the wait before the next up."""
 
     at_s: float = -math.inf
     up: bool = False
@@ -85,7 +85,7 @@ class LastSwitch:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do. ``target``: run this candidate from now on, or None: stay.
+    """Result of ``decide``. ``target``: the candidate to run from now on; None: stay.
 
     ``ratio``: the drift ratio r; ``why``: the device became slower or faster; ``fits``: whether the pool has anything
     for the budget at this ratio: if not, the target is the fastest there is, and a new search may help.
@@ -108,10 +108,10 @@ def decide(
     last: LastSwitch,
     settings: LiveSettings,
 ) -> Decision | None:
-    """Whether another candidate should run, by the ``service_ms`` of the last calls of ``current``, the oldest first.
+    """Choose the candidate to run by the ``service_ms`` of the last calls of ``current``, the oldest first.
 
-    ``pool``: what could be run now, with the latencies that the calibration estimated. None: too little is known, or
-    it is too soon after the last switch.
+    ``pool``: the candidates that could run now, with the latencies that the calibration estimated. Returns None if too
+    little is known, or it is too soon after the last switch.
     """
     assert budget.latency_ms is not None
     calls = plausible(service_ms, current, settings)
@@ -135,10 +135,12 @@ def decide(
 
 
 def _is_lasting(calls_ms: Sequence[float], limit_ms: float, settings: LiveSettings) -> bool:
-    """Whether the time above the limit has added up to ``excess_ms`` since some call: a cumulative sum test (Page).
+    """True if the time above the limit has added up to more than ``excess_ms`` since some call.
 
-    A call counts as at most twice the limit: a single very long one is no sign of a slower device. Of short calls
-    those of ``_EXCESS_CALLS`` at twice the limit suffice.
+    A cumulative sum test (Page).
+
+    A call counts as at most twice the limit: a single very long one is no sign of a slower device. For short
+    calls the excess of ``_EXCESS_CALLS`` calls at twice the limit suffices.
     """
     allowed_ms = limit_ms * (1 + settings.tolerance)
     excess_ms = np.minimum(np.asarray(calls_ms), 2 * allowed_ms) - allowed_ms
@@ -168,7 +170,7 @@ def plausible(service_ms: Sequence[float], current: Candidate, settings: LiveSet
 
 
 def scaled(budget: Budget, ratio: float, settings: LiveSettings) -> Budget:
-    """What fits ``budget`` with the margin to spare while everything takes ``ratio`` times its estimate: T / r."""
+    """The budget of estimates, less the margin, where actual latencies are ``ratio`` times as long: T / r."""
     assert budget.latency_ms is not None
     return Budget(latency_ms=budget.latency_ms * (1 - settings.margin) / ratio, memory_mb=budget.memory_mb)
 
@@ -176,7 +178,7 @@ def scaled(budget: Budget, ratio: float, settings: LiveSettings) -> Budget:
 def bounds_ms(
     current: Candidate, pool: Sequence[Candidate], budget: Budget, settings: LiveSettings
 ) -> tuple[float, float]:
-    """Service times of ``current`` between these two give no reason to decide anything."""
+    """Lower and upper bound of the service times of ``current`` that give no reason to switch."""
     assert budget.latency_ms is not None
     better = [
         one.cost.latency_ms
@@ -189,7 +191,7 @@ def bounds_ms(
 
 
 def beside(current: Candidate, pool: Sequence[Candidate], budget: Budget) -> list[Candidate]:
-    """Those of ``pool`` that fit the memory budget beside ``current``, which serves until they are ready."""
+    """The candidates that fit the memory budget beside ``current``, which serves until they are ready."""
     if budget.memory_mb is None:
         return list(pool)
     return [one for one in pool if _peak(one) + _peak(current) <= budget.memory_mb * MB]
@@ -198,9 +200,10 @@ def beside(current: Candidate, pool: Sequence[Candidate], budget: Budget) -> lis
 def likely_next(
     current: Candidate, pool: Sequence[Candidate], budget: Budget, ratio: float, settings: LiveSettings
 ) -> list[Candidate]:
-    """What probably comes next, the likeliest first: the device twice as slow as now, a little slower, as calibrated.
+    """Candidates that the next switch probably takes, the likeliest first.
 
-    Worth preparing ahead, so that a switch is nothing but the exchange.
+    Those for a device 2 and 1.4 times as slow as now, as fast as calibrated, and 3 times as slow as now; then the
+    fastest. Preparing them ahead reduces a switch to the exchange.
     """
     ratios = (2 * ratio, 1.4 * ratio, 1.0, 3 * ratio)
     found = [best_within(pool, scaled(budget, one, settings)) for one in ratios]

@@ -1,4 +1,4 @@
-"""What memory the system has left for this process. To add a source: a file here, and a line in ``SOURCES``."""
+"""Memory that the system has left for this process. To add a source: a file here, and a line in ``SOURCES``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The port to what the system says about memory. Adapters are in this folder."""
+"""The port to the system's readings of memory. Adapters are in this folder."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from device_sdk.machine.system_files import read_text
 
 @dataclass(frozen=True)
 class MemoryReading:
-    """``available_bytes``: what this process may take in addition; file caches that can be dropped count as free.
+    """``available_bytes``: that this process may take in addition; file caches that can be dropped count as free.
 
-    ``stalled_share``: of the last ten seconds, how long some task waited for memory, 0 to 1; None where unknown.
+    ``stalled_share``: share of the last ten seconds that some task waited for memory, 0 to 1; None where unknown.
     """
 
     available_bytes: int
@@ -26,7 +26,7 @@ class MemoryPressure(Protocol):
 
     @property
     def name(self) -> str:
-        """What is read, for the log."""
+        """Paths of the files or folders that are read, for the log."""
 
     def read(self) -> MemoryReading:
         """The memory as it is now; takes well under a millisecond.

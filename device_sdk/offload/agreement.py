@@ -41,7 +41,7 @@ def agree(
     output_shape: Sequence[int] = (),
     task: str = "classification",
 ) -> Agreement:
-    """Decide what to send to the model of ``metadata``: JPEGs or images if it takes them, else tensors.
+    """Choose the kind of input for the model of ``metadata``: images, tensors or JPEGs, whichever it takes.
 
     ``input_shape``: of the device's prepared tensors, without the batch: [c, h, w] for images.
     ``output_shape``: the same of the output; by default one logit per class. ``task``: the device's, compared with the
@@ -108,14 +108,14 @@ def _resized(pixels: npt.NDArray[np.uint8], shape: Sequence[int]) -> npt.NDArray
 
 
 def _takes_jpegs(metadata: ModelMetadata) -> bool:
-    """Whether the input is a batch of byte strings that are stated to be JPEGs, and the server reads bytes."""
+    """True if the input is a batch of byte strings, stated to be JPEGs, and the server takes binary tensor data."""
     [wanted] = metadata.inputs
     strings = wanted.datatype == BYTES and tuple(wanted.shape) == (-1,)
     return strings and metadata.content == jpeg.CONTENT and metadata.binary
 
 
 def _takes_images(shape: Sequence[int], *, channels: int) -> bool:
-    """Whether ``shape`` is [-1, h, w, c] with sides of at most ``MAX_SENT_SIDE``."""
+    """True if ``shape`` is [-1, h, w, c]: sides of at most ``MAX_SENT_SIDE`` and c of ``channels``, each or -1."""
     if len(shape) != 4 or shape[0] != -1 or shape[3] not in (-1, channels):
         return False
     return all(side == -1 or 1 <= side <= MAX_SENT_SIDE for side in shape[1:3])

@@ -1,4 +1,4 @@
-"""Keeps the share of samples that a server is asked about, whatever samples come."""
+"""Keeps the share of samples that go to a server constant, whatever samples come."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _HORIZON = 128  # samples over which what was asked too much or too little is ma
 
 
 class AskedShare:
-    """Which samples are hard, so that ``share`` of all of them are. Thread-safe.
+    """Selects hard samples, so that ``share`` of all samples are hard. Thread-safe.
 
-    A sample is hard if its ease lies below a quantile of the eases seen last, its own batch's among them. The quantile
-    is the share, plus what was asked too little so far over ``_HORIZON`` samples. No labels are needed. Logits that are
-    no answer are hard.
+    A sample is hard if its ease lies below a quantile of the eases seen last, its own batch's among them; until there
+    are ``_FEWEST`` eases, the decider's own threshold holds. The quantile is the share, corrected to make up for an
+    excess or a deficit so far over ``_HORIZON`` samples. No labels are needed. Logits that are no answer are hard.
     """
 
     def __init__(self, share: float) -> None:
@@ -32,7 +32,7 @@ class AskedShare:
         self._owed = 0.0  # samples
 
     def hard(self, decider: Decider, logits: Array) -> npt.NDArray[np.bool_]:
-        """Which samples are hard: logits [batch, classes] -> [batch]. Another decider begins anew."""
+        """Mask of hard samples: logits [batch, classes] -> [batch]. Another decider begins anew."""
         eases = ease(decider, logits)
         with self._lock:
             if decider != self._decider:

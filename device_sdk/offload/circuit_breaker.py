@@ -43,7 +43,7 @@ class CircuitBreaker:
             return max(0.0, self._open_until - self._clock()) if self._open_until is not None else 0.0
 
     def allows(self) -> bool:
-        """Whether a call is allowed now; if so, report its outcome. In half-open state this starts the trial."""
+        """True if a call is allowed now; its outcome must be reported. In half-open state this starts the trial."""
         with self._lock:
             state = self._state()
             if state != "half-open":

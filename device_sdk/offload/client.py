@@ -41,7 +41,7 @@ class TensorMetadata(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
 
     def fits(self, tensor: NamedTensor) -> bool:
-        """Whether ``tensor`` has this name, datatype and shape."""
+        """True if ``tensor`` has this name, datatype and shape."""
         same = (tensor.name, tensor.datatype) == (self.name, self.datatype)
         return same and sides_fit(tensor.data.shape, self.shape)
 
@@ -50,8 +50,8 @@ class TensorMetadata(msgspec.Struct, frozen=True):
 class ModelMetadata:
     """A model's inputs and outputs. Only Pathweave servers state ``class_names`` and ``bundle`` (its digest).
 
-    ``binary``: whether the server supports binary tensor data. ``content``: media type of the byte strings that a BYTES
-    input takes. ``task``: what the model is for, if the server says so.
+    ``binary``: True if the server supports binary tensor data. ``content``: media type of the byte strings that a BYTES
+    input takes. ``task``: of the model, if the server states it.
     """
 
     inputs: tuple[TensorMetadata, ...]
@@ -87,7 +87,7 @@ _Decoded = TypeVar("_Decoded")
 
 
 def sides_fit(shape: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Whether ``shape`` matches ``wanted``, in which an axis of -1 matches any size."""
+    """True if ``shape`` matches ``wanted``, in which an axis of -1 matches any size."""
     return len(shape) == len(wanted) and all(side in (-1, actual) for actual, side in zip(shape, wanted, strict=True))
 
 

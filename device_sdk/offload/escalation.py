@@ -25,8 +25,8 @@ class Escalator:
 
     Before the first request, and after any failure, the server model's metadata is checked against the device's model.
     ``class_names``, ``input_shape`` [c, h, w] and ``preprocessing`` are the device's, and so
-    are ``output_shape`` without the batch, by default one logit per class, and ``task``. ``answered`` is told of every
-    request that got an answer: its bytes, samples and seconds; ``failed`` of every call without one.
+    are ``output_shape`` without the batch, by default one logit per class, and ``task``. ``answered`` is called after
+    each answered request with its bytes, samples and seconds; ``failed`` after each call without an answer.
 
     Raises:
         UsageError: there is no transport for the server's URL.
@@ -67,7 +67,7 @@ class Escalator:
 
     @property
     def ready(self) -> bool:
-        """Whether the server would be asked now: not while it is left alone after failures."""
+        """True if a request would be sent now: not in the pause after failures, nor after ``close``."""
         return self._calls.ready
 
     def answer(self, tensors: Array, images: npt.NDArray[np.uint8] | None, *, digest: str = "") -> RemoteReply:
@@ -93,7 +93,7 @@ class Escalator:
         return reply
 
     def try_again(self) -> None:
-        """Ask again now, although the last calls failed: the server was seen to answer."""
+        """End the pause after failures: the server was seen to answer."""
         self._calls.try_again()
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class Escalator:
         self._transport.close()
 
     def request_bytes(self, tensors: Array, images: npt.NDArray[np.uint8] | None) -> int:
-        """What a request with these samples takes on the wire, once the model's metadata is known; else 0."""
+        """Bytes on the wire of one request with these samples, once the model's metadata is known; else 0."""
         agreement = self._agreement
         if agreement is None:
             return 0
@@ -111,7 +111,7 @@ class Escalator:
 
     @property
     def digest(self) -> str:
-        """Of the bundle that the server's model comes from; empty if it states none, or before the first request."""
+        """Digest of the bundle of the server's model; empty if it states none, or before the first request."""
         return "" if self._agreement is None else self._agreement.metadata.bundle or ""
 
     def _prepared_again(self, tensors: Array, images: npt.NDArray[np.uint8]) -> Array:

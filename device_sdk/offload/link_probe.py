@@ -1,4 +1,4 @@
-"""Small requests that keep an estimate of the way to a server up to date while nothing else is sent."""
+"""Small requests that keep an estimate of the link to a server up to date while nothing else is sent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LEAST_BYTES, _MOST_BYTES = 500, 32_000
 
 @dataclasses.dataclass(frozen=True)
 class PlannedTail:
-    """A tail from cut point ``position``, and how long it was planned to take beside the transfer."""
+    """A tail from cut point ``position``; ``planned_ms``: its planned time besides the transfer."""
 
     position: int
     tail: tuple[Edge, ...]
@@ -35,7 +35,7 @@ class PlannedTail:
 
 
 class ServerWait:
-    """How much longer the server takes for a tail than planned, since it is busy. Sends zeros instead of activations.
+    """Measures how much longer than planned a busy server takes for a tail. Sends zeros instead of activations.
 
     Args:
         cut: the cut point where the tail begins; ``bundle``: the digest; ``output_shape``: of the bundle's output.
@@ -52,7 +52,7 @@ class ServerWait:
         self._size_bytes = packet_bytes(cut, tail.tail, batch=1, bits=tail.bits)
 
     def seconds(self, *, round_trip_s: float, per_byte_s: float, clock: Clock = time.perf_counter) -> float:
-        """The wait now, at least 0, for an empty question that takes ``round_trip_s``.
+        """Seconds of wait now, at least 0. ``round_trip_s``: of an empty request; ``per_byte_s``: of the link.
 
         Raises:
             TransferError: the server does not run the tail now.
@@ -71,9 +71,9 @@ class ServerWait:
 
 
 class LinkProbe:
-    """Sends two probes of different sizes whenever it is called, and tells ``link`` what they took.
+    """Sends two probes of different sizes per call, and records their times in ``link``.
 
-    ``wait``: of a busy server, which counts as a part of the round trip: whatever is sent waits as long.
+    ``wait``: measures the wait at a busy server, which counts as part of the round trip: all requests wait as long.
 
     Raises:
         UsageError: there is no transport for the server's URL.
@@ -84,7 +84,7 @@ class LinkProbe:
         self._transport = default_transport(model)
 
     def __call__(self) -> None:
-        """Probe once; a failure is told too, and never raised."""
+        """Probe once; a failure is recorded in ``link`` too, and never raised."""
         try:
             sizes = (1, self._large_bytes())
             took_s = [probe(self._transport, self._server, size, timeout_s=_TIMEOUT_S) for size in sizes]

@@ -1,4 +1,4 @@
-"""How clients name a path of a served bundle: ``BUNDLE@PATH``, with ``:images`` for raw images. Pure.
+"""Names that clients use for paths of a served bundle: ``BUNDLE@PATH``, with ``:images`` for raw images. Pure.
 
 ``PATH`` lists the path's edges, joined by commas: ``r56@o0,m1-4,o4:images``. ``BUNDLE@hybrid`` is the path of the
 bundle's part in a hybrid. A path at another input size than the model's own has no name.
@@ -31,7 +31,7 @@ def path_model(bundle: str, path: Subnet, *, images: bool = False) -> str:
 
 
 def takes_jpegs(manifest: Manifest) -> bool:
-    """Whether a server offers a model that takes JPEGs for a bundle: its only input is an image."""
+    """True if a server offers a model that takes JPEGs for a bundle: its only input is an image of 1 or 3 channels."""
     first = manifest.cut_points[0].tensors
     return len(first) == 1 and len(first[0].shape) == 3 and manifest.preprocessing.channels in (1, 3)
 

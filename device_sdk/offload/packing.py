@@ -56,7 +56,7 @@ class Activations:
 
 @dataclass(frozen=True)
 class _Entry:
-    """How a packet stores a tensor: ``channels`` 1 for one range per sample, ``stored``: bytes of its codes."""
+    """Layout of a tensor in a packet. ``channels``: ranges per sample; ``stored``: bytes of its codes."""
 
     bits: int
     channels: int
@@ -146,7 +146,7 @@ def packet_bytes(
 
 
 def can_travel(cut: CutPoint) -> bool:
-    """Whether all tensors of ``cut`` can be packed: they are float32."""
+    """True if all tensors of ``cut`` can be packed: they are float32."""
     return all(spec.dtype == "float32" for spec in cut.tensors)
 
 

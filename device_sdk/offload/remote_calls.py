@@ -94,12 +94,12 @@ class RemoteCalls:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """True once ``close`` was called."""
         return self._closed
 
     @property
     def ready(self) -> bool:
-        """Whether a call would be made now: it is not closed, and the breaker not open."""
+        """True if a call would be made now: it is not closed, and the breaker not open."""
         return not self._closed and self._breaker.state != "open"
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class RemoteCalls:
         self._closed = True
 
     def run(self, ask: Callable[[float], Array]) -> RemoteReply:
-        """The result of ``ask``, which gets the deadline as its argument, or the reason why there is none in time."""
+        """The result of ``ask``, which gets the deadline as its argument, or the reason that there is none in time."""
         deadline = self._clock() + self._timeout_s
         if self._closed:
             return RemoteReply(None, "it was closed")

@@ -22,7 +22,7 @@ PACKET_SHAPE = (1, -1)  # one packet of any length: not a batch
 
 
 def runs_tails(model: str) -> bool:
-    """Whether a model of this name at a server runs tails."""
+    """True if a server's model of this name runs tails."""
     return model.endswith(TAIL)
 
 
@@ -60,13 +60,13 @@ class TailClient:
 
     @property
     def ready(self) -> bool:
-        """Whether the server would be asked now: not while it is left alone after failures."""
+        """True if a request would be sent now: not in the pause after failures, nor after ``close``."""
         return self._calls.ready
 
     def run(self, activations: Activations, *, bits: Sequence[int] | None = None) -> RemoteReply:
         """The output [batch, *output_shape] of the tail of ``activations``, or the reason of the failure.
 
-        ``bits``: of the values of each tensor on the way; by default 8.
+        ``bits`` per value, for each tensor sent; by default 8.
         """
         if self._model.privacy == "never" or (self._model.privacy != "inputs" and activations.position == 0):
             sent = "the input" if activations.position == 0 else "activations"
@@ -77,7 +77,7 @@ class TailClient:
         return reply
 
     def try_again(self) -> None:
-        """Do not wait until the server is asked again after a failure."""
+        """End the pause after failures."""
         self._calls.try_again()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a call takes beside the models that it runs: the call itself, and deciding whether its answer is hard.
+"""Time of a call besides the models that it runs: the call itself, and the decision if its answer is hard.
 
 Both are code of a few microseconds when it is run again and again, and of several times as many after a model has
 filled the caches with its weights. So each is timed right after a run of the model, once per call.

@@ -20,7 +20,7 @@ _NVPMODEL_NAMES = "etc/nvpmodel.conf"
 
 
 class Conditions(msgspec.Struct, frozen=True):
-    """What latencies depend on besides bundle, runtime and batch. A profile is valid for one set of conditions."""
+    """Conditions that latencies depend on besides bundle, runtime and batch. A profile is valid for one set of them."""
 
     device: str
     power_mode: str

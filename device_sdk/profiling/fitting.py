@@ -81,7 +81,7 @@ def fit_latency(
 
 
 class _Ridge:
-    """What a line leaves unexplained, shared out over edges, renditions, the offset and conversions.
+    """Ridge regression of a line's residuals on edges, renditions with input sizes, the offset and conversions.
 
     The columns of the regression are milliseconds [subnet, column]; a coefficient is a relative correction.
     """

@@ -36,7 +36,7 @@ def mean_latencies_ms(plans: Sequence[LoadedPlan], inputs: Array, *, rounds: int
 
 
 def exit_overhead_ms(workspace: Workspace, timing: Timing, branch_ms: Mapping[tuple[str, str], float]) -> float:
-    """What going on behind one exit costs beyond its branch alone: the decision, and a further session.
+    """Latency of going on behind one exit, beyond its branch alone: the decision, and a further session.
 
     The mean over all exits of the original path at different cut points, none of which answers. ``branch_ms``: each
     branch alone, by exit and rendition. At least 0; 0 without exits, and unknown, hence 0, under a memory cap.

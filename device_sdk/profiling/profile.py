@@ -78,9 +78,9 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
     ``fitted``: measured subnets, the full model first. Those that did not run in pages determine ``scale``,
     ``offset_ms`` and factors; without any, latencies are plain sums of blocks. Under a memory cap the predicted peaks
     are those of the pager: a subnet above the cap runs in pages and slower than predicted. ``nodes_by_provider``:
-    number of the full model's nodes per provider of the runtime; empty for the CPU provider. ``exit_overhead_ms``: what
-    going on behind an exit costs beyond its branch. ``call_overhead_ms``: what a call of a plan takes beyond the models
-    that it runs; ``decision_ms``: what it takes to decide whether a sample at the end is hard, by kind of decider.
+    number of the full model's nodes per provider of the runtime; empty for the CPU provider. ``exit_overhead_ms``: of
+    going on behind an exit, beyond its branch. ``call_overhead_ms``: of a call of a plan, beyond the models that it
+    runs; ``decision_ms``: of deciding if a sample at the end is hard, by kind of decider.
     """
 
     bundle: str
@@ -142,7 +142,7 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
         conditions: Conditions | None = None,
         memory_cap_bytes: int | None = None,
     ) -> bool:
-        """Whether it was measured for these arguments; ``conditions``: the current ones unless given."""
+        """True if this profile holds for these arguments; ``conditions``: the current ones unless given."""
         if self.conditions != (conditions or current_conditions()) or self.memory_cap_bytes != memory_cap_bytes:
             return False
         if not set(bundle.exits) <= {measured.exit for measured in self.exits}:

@@ -1,4 +1,4 @@
-"""How hot a device is and whether the kernel holds it back, as Linux states it below ``/sys/class/thermal``.
+"""Temperature of a device and its throttling by the kernel, as Linux states them below ``/sys/class/thermal``.
 
 Temperatures come from ``thermal_zone*`` in thousandths of a degree. A processor is held back while one of its cooling
 devices (``cpufreq-cpu0``, ``devfreq-17000000.gpu``, ``cpu-hot``) is in a state above 0. A turning fan holds nothing

@@ -19,5 +19,5 @@ class RuntimeSettings(msgspec.Struct, frozen=True):
 
     @property
     def on_processor(self) -> bool:
-        """Whether it runs on the processor alone: no engines are built, no address space is reserved for a device."""
+        """True if it runs on the processor alone: no engines are built, no address space is reserved for a device."""
         return self.provider in _PLAIN_PROVIDERS

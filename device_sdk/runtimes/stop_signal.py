@@ -17,7 +17,7 @@ class StopSignal:
 
     @property
     def is_set(self) -> bool:
-        """Whether calls have to end."""
+        """True once calls have to end."""
         return self._set
 
     def set(self) -> None:

@@ -78,10 +78,10 @@ class Evaluator(Protocol):
     def correct(
         self, subnets: Sequence[Subnet], samples: slice, *, should_stop: Callable[[], bool] = never_stop
     ) -> npt.NDArray[np.bool_]:
-        """Whether each subnet classifies each sample correctly: [subnets, samples]."""
+        """Mask of the samples that each subnet classifies correctly: [subnets, samples]."""
 
     def full_model_correct(self) -> npt.NDArray[np.bool_]:
-        """Whether the full model classifies each sample correctly: [samples], of those ordered or evaluated so far."""
+        """Mask of the full model's correct answers: [samples], of those ordered or evaluated so far."""
 
     def distances(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
         """Distance from the full model, of subnets evaluated on ``samples``: [subnets], at least 0.

@@ -1,4 +1,4 @@
-"""What a supernet is made of: cut points and their tensors, blocks and their renditions, exits.
+"""The parts of a supernet: cut points and their tensors, blocks and their renditions, exits.
 
 A pretrained model is cut where few tensors are live. Cut points are numbered 0 (input) to N (output); a block maps the
 tensors at its start to those at its end. The manifest stores these types.
@@ -17,7 +17,7 @@ ITEM_BYTES = {"float32": 4, "float16": 2, "int64": 8, "int32": 4, "int8": 1, "ui
 
 
 class Quantization(msgspec.Struct, frozen=True):
-    """How every int8 rendition that touches a tensor stores it: value = (q − zero_point) · scale, q from 0 to 255."""
+    """Storage of a tensor in all int8 renditions that touch it: value = (q − zero_point) · scale, q from 0 to 255."""
 
     scale: float
     zero_point: int
@@ -73,10 +73,9 @@ class CutPoint(msgspec.Struct, frozen=True):
 class InputSize(msgspec.Struct, frozen=True):
     """An input of another size than the model's own, at which the same fragments run.
 
-    ``size``: height and width; ``shapes[k][n]``: of tensor n at cut point k; ``golden``: what the original path answers
-    to the golden input of this size. ``error``: how far the
-    class probabilities of the original path are from those at the model's own size, on real samples: mean total
-    variation distance, 0 to 1; None where it was not measured.
+    ``size``: height and width; ``shapes[k][n]``: of tensor n at cut point k; ``golden``: answer of the original path
+    to the golden input of this size. ``error``: distance of the class probabilities of the original path from those at
+    the model's own size, on real samples: mean total variation distance, 0 to 1; None where it was not measured.
     """
 
     size: tuple[Annotated[int, msgspec.Meta(ge=1)], Annotated[int, msgspec.Meta(ge=1)]]
@@ -86,7 +85,7 @@ class InputSize(msgspec.Struct, frozen=True):
 
 
 class Golden(msgspec.Struct, frozen=True):
-    """What a rendition must answer to the seeded golden input of its start (docs/bundle_format.md).
+    """Required answer of a rendition to the seeded golden input of its start (docs/bundle_format.md).
 
     ``samples[t]`` are drawn elements of output tensor t, flattened; ``tolerance`` is absolute.
     """
@@ -98,8 +97,8 @@ class Golden(msgspec.Struct, frozen=True):
 class Rendition(msgspec.Struct, frozen=True):
     """One executable form of a block. ``shared`` lists initializer-only blobs that it needs besides its own.
 
-    ``providers`` of the runtime that it is for, where not for all of them. ``error``: mean squared distance from what
-    the block was trained to answer over the variance of that, on real samples; None where it is the same but for
+    ``providers`` of the runtime that it is for, where not for all of them. ``error``: mean squared distance from the
+    block's training target over the variance of that target, on real samples; None where it is the same but for
     rounding. ``any_size``: it runs at every input size of the bundle, not only at the model's own.
     ``loaded_bytes`` (1.4): of its weights in memory, where they are stored in fewer.
     """

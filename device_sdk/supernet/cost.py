@@ -1,9 +1,9 @@
-"""The one cost model: what a path costs, and what a device can afford.
+"""The one cost model: costs of paths and plans, and limits on them.
 
 Latency is additive over edges and then calibrated on whole subnets, since a composed graph saves what separate
-blocks pay (AdaptiveNet §5.1 has the plain sum). Where neighbours run in different renditions, what the tensor between
-them costs to convert is added. Memory is what all blocks of the path keep resident plus the largest working set of one
-of them.
+blocks pay (AdaptiveNet §5.1 has the plain sum). Where neighbours run in different renditions, the conversion of the
+tensor between them is added. Memory is the resident bytes of all blocks of the path plus the largest working set of
+one of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BITS_PER_MS_AND_MBPS = 1000.0
 
 
 class EdgeCost(msgspec.Struct, frozen=True):
-    """What one block in one rendition costs on this device, at the batch size of the profile: alone, or as its share.
+    """Cost of one block in one rendition on this device, at the profile's batch size: alone, or its share of a subnet.
 
     ``resident_bytes`` as long as it is loaded, ``working_bytes`` while it runs.
     """
@@ -34,14 +34,14 @@ class EdgeCost(msgspec.Struct, frozen=True):
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What a subnet costs that answers every sample by itself."""
+    """Cost of a subnet that answers every sample by itself."""
 
     latency_ms: float
     peak_bytes: int
 
 
 class PlanCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan is expected to cost per sample. ``None`` is unknown, never zero.
+    """Expected cost of a plan per sample. ``None`` is unknown, never zero.
 
     ``latency_ms`` is the mean; ``bytes_sent`` too. ``accuracy``: of the samples that get an answer. ``share_early`` of
     the samples are answered by an exit, ``share_asked`` go to a server because they are hard, ``share_asked_early`` of
@@ -66,7 +66,7 @@ class PlanCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """What a plan may cost. At least one limit is set.
+    """Limits on the cost of a plan; at least one is set.
 
     ``latency_ms``: of one call with one sample, as the application sees it when nothing else runs on the device; or
     ``latency_ratio``: of the full model's latency in the same circumstances. ``percentile``: of the calls that the
@@ -98,7 +98,7 @@ class Budget(msgspec.Struct, frozen=True):
 
     @property
     def limits_latency(self) -> bool:
-        """Whether there is a latency limit of either kind."""
+        """True if there is a latency limit of either kind."""
         return self.latency_ms is not None or self.latency_ratio is not None
 
     def resolved(self, full_ms: float) -> Budget:
@@ -108,15 +108,15 @@ class Budget(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, latency_ms=self.latency_ratio * full_ms, latency_ratio=None)
 
     def fits(self, cost: Cost) -> bool:
-        """Whether ``cost`` stays within every limit."""
+        """True if ``cost`` is within the limits of latency and memory; see ``fits_latency``."""
         return self.fits_latency(cost.latency_ms) and self.fits_memory(cost.peak_bytes)
 
     def fits_latency(self, latency_ms: float) -> bool:
-        """Whether ``latency_ms`` stays within the latency limit."""
+        """True if ``latency_ms`` is within that limit; a ``latency_ratio`` does not count until it is ``resolved``."""
         return self.latency_ms is None or latency_ms <= self.latency_ms
 
     def fits_memory(self, peak_bytes: int) -> bool:
-        """Whether ``peak_bytes`` stays within the memory limit."""
+        """True if ``peak_bytes`` is within the memory limit."""
         return self.memory_mb is None or peak_bytes <= self.memory_mb * MB
 
 
@@ -161,22 +161,22 @@ class CostModel(msgspec.Struct, frozen=True):
         return max(own_ms + share * self.offset_ms, 0.0)
 
     def change_ms(self, before: Edge, after: Edge) -> float:
-        """What it costs that ``after`` runs in another rendition than its neighbour ``before``; at least 0."""
+        """Milliseconds added where ``after`` runs in another rendition than its neighbour ``before``; at least 0."""
         return 0.0 if before.rendition == after.rendition else self.entry_change_ms.get(after, 0.0)
 
     def exit_latency_ms(self, choice: ExitChoice, input_size: tuple[int, ...] = ()) -> float:
-        """What trying an exit costs a sample that goes on: its branch, the decision, and a further session."""
+        """Latency that a tried exit adds to a sample that goes on: its branch, the decision, and a further session."""
         return self.exit_costs[choice.exit, choice.rendition, input_size].latency_ms + self.exit_overhead_ms
 
     def reach_ms(self, before: Iterable[Edge]) -> float:
-        """The way to an exit for a sample that leaves there, without the branches tried on it: no session follows.
+        """Latency of the blocks up to an exit for a sample that leaves there, without any branches tried.
 
-        So it pays ``exit_latency_ms`` of this exit without the overhead, which is what going on costs.
+        No session follows, so the overhead of going on, which ``exit_latency_ms`` of this exit contains, is taken off.
         """
         return max(self.latency_along_ms(before) - self.exit_overhead_ms, 0.0)
 
     def deciding_ms(self, decider: Decider) -> float:
-        """What ``decider`` takes for a sample that reached the end."""
+        """Latency of ``decider`` for a sample that reached the end; 0 where it was not measured."""
         return self.decision_ms.get(decider_kind(decider), 0.0)
 
     def exit_bytes(self, choice: ExitChoice) -> int:
@@ -220,7 +220,7 @@ class CostModel(msgspec.Struct, frozen=True):
 
 
 class Uplink(msgspec.Struct, frozen=True):
-    """The way to the server: ``mbps`` (10⁶ bits per second) upwards, ``round_trip_ms`` for an empty question.
+    """The link to the server: ``mbps`` (10⁶ bits per second) upwards, ``round_trip_ms`` for an empty request.
 
     Raises:
         UsageError: no bandwidth, or a negative round trip.
@@ -247,7 +247,7 @@ class Uplink(msgspec.Struct, frozen=True):
         return UPLINKS[name]
 
     def transfer_ms(self, size_bytes: int) -> float:
-        """How long a question of ``size_bytes`` is under way, its short answer included."""
+        """Latency of a request of ``size_bytes`` on the link, its short answer included."""
         return self.round_trip_ms + 8 * size_bytes / (self.mbps * _BITS_PER_MS_AND_MBPS)
 
 
@@ -279,5 +279,5 @@ class Power(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def source(self) -> str:
-        """Where energies that are computed from it come from."""
+        """Description of this power, as the source of the energies computed from it."""
         return f"model: {self.active_w:g} W computing, {self.radio_w:g} W sending, {self.waiting_w:g} W waiting"

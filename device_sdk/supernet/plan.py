@@ -1,6 +1,6 @@
-"""Paths through a supernet, and plans: what a device runs, what a search returns, what live update exchanges.
+"""Paths through a supernet, and plans, which a device runs, a search returns and live update exchanges.
 
-A plan is one value: the subnet, the exits, the split and what becomes of hard samples, with the server's model named in
+A plan is one value: the subnet, the exits, the split and the handling of hard samples, with the server's model named in
 it. Kinds carry a tag, the plan a format number. Decoding refuses unknown kinds and fields
 (``msgspec.ValidationError``): nothing is dropped silently.
 """
@@ -82,7 +82,7 @@ PLAN_FORMAT = 2  # of stored plans; those of another format are refused
 
 
 class RemoteRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The server's model that a plan was made for: its name there, and the digest of what it runs.
+    """The server's model that a plan was made for: its name there, and its digest.
 
     An accuracy that was promised holds for this digest alone. ``model``: empty where the plan was made before a server
     was known: any connected model is meant. ``digest``: of the bundle that the model comes from; empty for a model that
@@ -96,15 +96,15 @@ class RemoteRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.model or "any model"
 
     def is_named(self, model: str) -> bool:
-        """Whether a server's model of this name is meant; a reference without a name means any."""
+        """True if this reference means a server's model of this name; one without a name means any."""
         return self.model in ("", model)
 
 
 ANY_SERVER = RemoteRef()
 
 Fallback = Literal["subnet", "exit", "abstain"]
-"""What answers the samples that a split sends when its server does not: the rest of the plan's subnet, the plan's last
-exit, or nothing."""
+"""Answer to the samples that a split sends when its server gives none: by the rest of the plan's subnet, by the plan's
+last exit, or none."""
 
 
 class ExitChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,7 +121,7 @@ class ExitChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def decides(self) -> bool:
-        """Whether samples leave the path here by their confidence."""
+        """True if samples leave the path here by their confidence."""
         return self.threshold < UNREACHABLE_CONFIDENCE or self.ask_below > 0
 
     def without_asking(self) -> ExitChoice:
@@ -132,10 +132,10 @@ class ExitChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The path goes on at the server from cut point ``position``.
 
-    ``bits``: for each tensor at the cut point, how many bits each of its values takes on the way. ``tail``: the path
+    ``bits`` per value, for each tensor at the cut point, as sent. ``tail``: the path
     from there to the output that the server runs; it need not be that of the plan's subnet, whose own rest is the
     fallback. Position 0 sends the input: everything runs at the server. Without a tail, at position 0, the server's
-    model runs as a whole, whatever it is; the input travels as that model takes it, and ``bits`` is empty.
+    model runs as a whole, whatever it is; the input is sent as that model takes it, and ``bits`` is empty.
     With a ``fallback`` other than ``subnet``, nothing behind ``position`` ever runs on this device.
     """
 
@@ -147,7 +147,7 @@ class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether a model of the server runs as a whole, not a path of the bundle."""
+        """True if a model of the server runs as a whole, not a path of the bundle."""
         return not self.position and not self.tail
 
 
@@ -236,13 +236,13 @@ class Router(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 
     @staticmethod
     def weight_count(hidden: tuple[int, int]) -> int:
-        """How many numbers a router of these hidden layers has."""
+        """Number of float32 values in the ``weights`` of a router with these hidden layers."""
         first, second = hidden
         return 2 * ROUTER_FEATURES + (ROUTER_FEATURES + 1) * first + (first + 1) * second + second + 1
 
 
 Decider = MaxConfidence | Entropy | Margin | Logistic | Router
-"""Which samples are hard, by their logits. Scored in ``execution/deciders.py``."""
+"""Rules that find hard samples by their logits. Scored in ``execution/deciders.py``."""
 
 
 def decider_kind(decider: Decider) -> str:
@@ -274,7 +274,7 @@ class Ask(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="ki
 
 
 Hard = AnswerLocally | Abstain | Ask
-"""What becomes of the samples that no exit answered and that the plan's decider calls hard."""
+"""Handling of the samples that no exit answered and that the plan's decider calls hard."""
 
 
 MOST_LOG_RATIO = 20.0  # of a prior: a factor of half a billion
@@ -302,9 +302,9 @@ class Prior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="format", tag=PLAN_FORMAT):
-    """What a device runs: a subnet, the exits it may take, where it goes on at a server, what becomes of hard samples.
+    """A subnet that a device runs, the exits it may take, the split to a server, and the handling of hard samples.
 
-    With a split, the subnet up to it runs here; its ``fallback`` says what answers when the server does not. ``prior``:
+    With a split, the subnet up to it runs here; its ``fallback`` answers when the server does not. ``prior``:
     of classes, applied to all logits; unset in plans without one, which are written as they were before it existed.
     """
 
@@ -330,7 +330,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="f
 
     @property
     def asks_early(self) -> bool:
-        """Whether samples go to a server from an exit, before the end of the path."""
+        """True if samples go to a server from an exit, before the end of the path."""
         return any(choice.ask_below > 0 for choice in self.exits)
 
     @property
@@ -343,12 +343,12 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="f
 
     @property
     def is_head(self) -> bool:
-        """Whether nothing behind the split ever runs here."""
+        """True if there is a split and nothing of the subnet behind it ever runs here."""
         return self.split is not None and self.split.fallback != "subnet"
 
     @property
     def hard_threshold(self) -> float | None:
-        """The threshold of what decides about hard samples; None where none is hard."""
+        """The threshold of the decider of hard samples; None where none is hard."""
         return None if isinstance(self.hard, AnswerLocally) else self.hard.decider.threshold
 
     def with_exits_of(self, held: Collection[str]) -> Plan:

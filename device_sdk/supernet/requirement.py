@@ -1,4 +1,4 @@
-"""What a user requires of a plan: one quantity to optimise, limits on the others."""
+"""A user's requirement of a plan: one quantity to optimise, limits on the others."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def limits(self) -> list[tuple[str, float, bool]]:
-        """What is limited: the name of the quantity, its limit, and whether that is the least allowed."""
+        """The limits set: name of the quantity, its limit, and True if that is the least allowed, False if the most."""
         named = [(name, getattr(self, name), name in _AT_LEAST) for name in (*_AT_LEAST, *_AT_MOST)]
         return [(name, limit, is_least) for name, limit, is_least in named if limit is not None]
 
     def misses(self, cost: PlanCost) -> dict[str, float]:
-        """The limits that ``cost`` breaks, each with what it has; what is unknown breaks its limit (inf, or 0)."""
+        """The limits that ``cost`` breaks, each with its value; an unknown value breaks its limit (as inf, or 0)."""
         broken: dict[str, float] = {}
         for name, limit, is_least in self.limits:
             value = getattr(cost, name)
@@ -80,14 +80,14 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
         return broken
 
     def value(self, cost: PlanCost) -> float:
-        """What is optimised: the larger, the better; minus infinity where it is unknown."""
+        """Value of the optimised quantity, negated where less is better; minus infinity where it is unknown."""
         value = getattr(cost, self.optimise)
         if value is None:
             return -math.inf
         return float(value) if self.optimise == "accuracy" else -float(value)
 
     def excess(self, cost: PlanCost) -> float:
-        """By how much ``cost`` misses the limits, as the sum of relative distances; 0 where it keeps them."""
+        """Sum of the relative distances by which ``cost`` misses the limits; 0 where it keeps them."""
         excess = 0.0
         for name, value in self.misses(cost).items():
             limit = getattr(self, name)
@@ -99,7 +99,7 @@ def best_plan(judged: Iterable[tuple[Plan, PlanCost]], requirement: Requirement)
     """The plan that ``requirement`` puts first; of equals the quickest.
 
     Raises:
-        InfeasibleBudgetError: none keeps the limits; names the nearest and what it misses.
+        InfeasibleBudgetError: none keeps the limits; names the nearest and the limits that it misses.
         BudgetError: there are no plans.
     """
     pairs = list(judged)

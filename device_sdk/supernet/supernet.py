@@ -233,7 +233,7 @@ class Supernet:
         raise UsageError(f"exit {choice.exit} has no rendition {choice.rendition}")
 
     def exit_tensor(self, exit_: Exit) -> TensorSpec:
-        """What an exit answers: ``exit_<id>``, shaped like the model's own answer."""
+        """Output tensor of an exit: ``exit_<id>``, shaped like the model's own output."""
         answer = self.cut_points[-1].tensors[-1]
         return TensorSpec(name=f"exit_{exit_.id}", shape=answer.shape, low=answer.low, high=answer.high)
 

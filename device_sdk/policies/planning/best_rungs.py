@@ -43,6 +43,8 @@ def best_rungs(
     limits = (Budget(latency_ms=limit_ms, memory_mb=memory_mb) for limit_ms in (latency_ms, full_ms))
     ordered = dict.fromkeys(rung for limit in limits for rung in rungs_near(workspace.supernet, costs, limit))
     near = [one for one in ordered if workspace.memory_cap_bytes is None or workspace.fits(one.edges, batch=1)]
+    if not workspace.bundle.manifest.preprocessing.resize:  # images of another size cannot be made
+        near = [one for one in near if not one.input_size]
     with progress.task("the ladder", len(near)) as task:
         for rung in near:
             took_ms = costs.latency_ms(rung)

@@ -108,7 +108,7 @@ class PrefixTreeEvaluator:
         return [int(np.count_nonzero(row)) / self.sample_count for row in answers]
 
     def logits(self, subnets: Sequence[Subnet]) -> list[Array]:
-        """What each subnet answers to all samples, in the order in which they were given: float16 [count, classes].
+        """Logits of each subnet on all samples, in the order in which they were given: float16 [count, classes].
 
         Logits are stored as far as ``logits_bytes`` allows; subnets whose logits were evicted are evaluated again.
         Raises what ``correct`` does.

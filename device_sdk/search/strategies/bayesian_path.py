@@ -40,8 +40,8 @@ class BayesianPathSearch:
 
     ``generations`` groups of ``group`` subnets at most, the first few evaluated on all samples, the others on growing
     ``shares`` of them; ends early when ``patience`` generations in a row brought no better subnet. Each generation
-    looks at the best paths of ``draws`` draws from the belief and at ``mutations`` of what is best so far; ``optimism``
-    is how many standard deviations count for a subnet.
+    looks at the best paths of ``draws`` draws from the belief and at ``mutations`` of the best subnets so far;
+    ``optimism``: number of standard deviations that count for a subnet.
 
     Raises:
         UsageError: a setting that makes no sense.
@@ -134,7 +134,7 @@ class BayesianPathSearch:
 
 
 class _Stopped(Exception):
-    """The search was cancelled or ran out of time; what it has is its result."""
+    """The search was cancelled or ran out of time; its result is the best so far."""
 
 
 def _require(going: bool) -> None:
@@ -152,9 +152,9 @@ class _Expectation:
 
 
 def _expectations(subnets: Sequence[Subnet], odds: npt.NDArray[np.float64], model: AdditiveModel) -> list[_Expectation]:
-    """What is expected of subnets, stretched to the range that of the prior mean: the belief's spreads are made for it.
+    """Expected log odds of subnets as observations, relative to the best, stretched to at least the prior mean's range.
 
-    Expectations follow distances, which hardly vary with the samples.
+    The belief's spreads are made for that range. Expectations follow distances, which hardly vary with the samples.
     """
     stretch = max(np.ptp(model.prior_mean(subnets)) / (np.ptp(odds) or 1.0), 1.0)
     below = stretch * (odds.max() - odds)
@@ -163,7 +163,7 @@ def _expectations(subnets: Sequence[Subnet], odds: npt.NDArray[np.float64], mode
 
 
 class _Proposals:
-    """Where the subnets come from that a generation advances."""
+    """Source of the subnets that a generation advances."""
 
     def __init__(self, settings: BayesianPathSearch, run: SearchRun) -> None:
         problem = run.problem
@@ -207,7 +207,7 @@ def _best_by(belief: Belief, problem: SearchProblem, budget: Budget) -> Subnet |
 
 
 def _near_budget(belief: Belief, problem: SearchProblem) -> list[Subnet]:
-    """What the model favours a little below and above the budget, for a device that gets slower or faster."""
+    """The model's best subnets at latencies a little below and above the budget, for a slower or faster device."""
     if problem.budget.latency_ms is None:
         return []
     limits = [Budget(problem.budget.latency_ms * ratio, problem.budget.memory_mb) for ratio in _OTHER_BUDGETS]

@@ -39,6 +39,7 @@ internal fun bestRungs(
     val latencyMs = minOf(requirement.latencyMs ?: fullMs, fullMs)
     val near = listOf(latencyMs, fullMs).flatMap { rungsNear(supernet, costs, Budget(it, memoryMb)) }.distinct()
         .filter { workspace.memoryCapBytes == null || workspace.fits(it.edges) }
+        .filter { it.inputSize == null || workspace.bundle.manifest.preprocessing.resize != null }
     val answering = Answering(workspace, costs)
     val tried = mutableListOf<Triple<Double, Double, Subnet>>()
     var leftS = LIMIT_S
