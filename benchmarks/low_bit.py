@@ -11,8 +11,8 @@ import onnx
 
 from benchmarks.support.reference_bundles import BATCH, load_part, package_pretrained
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.composition import Stretch, compose
 from device_sdk.data.datasets import ImageDataset
+from device_sdk.fragments.composition import Stretch, compose
 from device_sdk.policies.splitting.bit_allocation import allocation
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel

@@ -14,8 +14,8 @@ from packaging.requirements import Requirement
 
 from benchmarks.support.bundles import adapted_bundle
 from benchmarks.support.reference_bundles import load_part
-from device_sdk.bundles.composition import compose
 from device_sdk.data.preprocessing import prepare
+from device_sdk.fragments.composition import compose
 from device_sdk.profiling.timing import Latency, measure_interleaved
 from device_sdk.session.adaptive_model import AdaptiveModel
 from pathweave.bench import BenchOptions, BenchOutcome, Target, package_folder

@@ -222,8 +222,8 @@ key.add_command(key_list)
 @json_option
 def new_key(name: Path, as_json: bool) -> None:
     """Make an Ed25519 pair: NAME.key (keep it secret) and NAME.pub (give it to devices)."""
-    from device_sdk.bundles.signing import new_key_pair
     from device_sdk.files.atomic import write_atomically
+    from device_sdk.signing.signatures import new_key_pair
 
     private_path, public_path = name.with_name(f"{name.name}.key"), name.with_name(f"{name.name}.pub")
     for path in (private_path, public_path):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from device_sdk.bundles.bundle import Bundle
-    from device_sdk.bundles.hybrid import Hybrid
+    from device_sdk.bundles.manifest import Hybrid
 
 
 @click.command()

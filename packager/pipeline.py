@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
-from device_sdk.bundles import signing
 from device_sdk.bundles.manifest import Manifest
 from device_sdk.errors import UsageError
 from device_sdk.progress import Progress, SilentProgress
+from device_sdk.signing import signatures
 from packager.assembly.bundle_writer import BundleWriter
 from packager.assembly.output_claim import OutputClaim, work_folder
 from packager.assembly.ownership import REPORT, require_work
@@ -107,7 +107,7 @@ def package(
     if not out.name:
         raise UsageError(f"{out} cannot be the folder of a bundle", hint="name a folder that packaging may create")
     if private_key is not None:
-        signing.sign(b"", private_key=private_key)  # an unusable key fails now, not after the training
+        signatures.sign(b"", private_key=private_key)  # an unusable key fails now, not after the training
     with OutputClaim(out) as claim:
         return _package(job, out, claim, private_key, restart, save_branches, times, ranks, limits, complete)
 

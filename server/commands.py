@@ -108,12 +108,12 @@ def serve(
 def _require_usable(folder: Path, key: Path | None) -> None:
     for module in ("flask", "waitress"):
         require(module, extra="server")
-    from device_sdk.bundles import signing
+    from device_sdk.signing import signatures
 
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}", hint="name the folder that holds your bundles")
     if key is not None:
-        signing.sign(b"", private_key=key)  # an unusable key fails now, not after a job
+        signatures.sign(b"", private_key=key)  # an unusable key fails now, not after a job
 
 
 def _serve(settings: Settings, *, host: str, port: int, allow_anyone: bool, drain_s: float, as_json: bool) -> None:

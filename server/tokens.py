@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from device_sdk.bundles.manifest import IDENTIFIER
 from device_sdk.errors import UsageError
+from device_sdk.supernet.blocks import IDENTIFIER
 from server.database import Database
 from server.errors import ForbiddenError, UnauthorizedError
 from server.scopes import Client, Scope

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto, helper, numpy_helper
 
-from device_sdk.bundles.composition import Stretch
-from device_sdk.bundles.protobuf import FIXED32, bytes_field, integer_field, text_field, varint
+from device_sdk.fragments.composition import Stretch
+from device_sdk.fragments.protobuf import FIXED32, bytes_field, integer_field, text_field, varint
 from device_sdk.supernet.blocks import TensorSpec
 
 FLOAT = TensorProto.FLOAT

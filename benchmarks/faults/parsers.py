@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 
 from device_sdk.bundles.bundle import BLOBS, MANIFEST, Bundle
-from device_sdk.bundles.composition import Stretch, compose
-from device_sdk.bundles.manifest import decode_manifest
+from device_sdk.bundles.manifest_reading import decode_manifest
 from device_sdk.delivery.marks import Mark, decode_mark, encode_mark
 from device_sdk.errors import PathweaveError
+from device_sdk.fragments.composition import Stretch, compose
 from device_sdk.logs.adaptation_log import SCHEMA_VERSION, Adapted, LogLine, Opened
 from device_sdk.offload.open_inference import (
     InferRequest,

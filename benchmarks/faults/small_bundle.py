@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import BLOBS, MANIFEST, SIGNATURE
+from device_sdk.signing import signatures
 
 SOURCE = Path(__file__).parents[2] / "tests" / "contract" / "bundle"
 NAME = "reference"
@@ -31,7 +31,7 @@ class SmallBundle:
         """In ``folder``: the bundle, ``key`` and ``key.pub``."""
         folder.mkdir(parents=True, exist_ok=True)
         private, public = folder / "key", folder / "key.pub"
-        for path, data in zip((private, public), signing.new_key_pair(), strict=True):
+        for path, data in zip((private, public), signatures.new_key_pair(), strict=True):
             path.write_bytes(data)
         made = cls(folder / "bundle", private, public)
         shutil.copytree(SOURCE, made.folder)
@@ -89,4 +89,4 @@ def publish(bundle: Path, folder: Path, version: int, *, private_key: Path) -> N
 def _write(folder: Path, manifest: dict[str, Any], private_key: Path) -> None:
     data = json.dumps(manifest).encode()
     (folder / MANIFEST).write_bytes(data)
-    (folder / SIGNATURE).write_bytes(signing.sign(data, private_key=private_key))
+    (folder / SIGNATURE).write_bytes(signatures.sign(data, private_key=private_key))

@@ -13,7 +13,7 @@ from benchmarks.hybrid.paired import Right
 from benchmarks.support.reference_bundles import load_part
 from benchmarks.support.sources import Logits, logits_from
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.hybrid import hybrid_plan
+from device_sdk.bundles.hybrid_pairs import hybrid_plan
 from device_sdk.execution.deciders import ease, hard
 from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_model import RemoteModel

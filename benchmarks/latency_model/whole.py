@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from device_sdk.bundles.composition import Stretch
+from device_sdk.fragments.composition import Stretch
 from device_sdk.profiling.timing import Latency, measure_interleaved
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime

@@ -20,7 +20,7 @@ import onnxruntime
 from benchmarks.serving.load import LoadResult, WireRequest, send_load
 from benchmarks.support.bundles import CHECKOUT, adapted_bundle
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.composition import compose
+from device_sdk.fragments.composition import compose
 from device_sdk.machine import usable_cores
 from device_sdk.offload.open_inference import InferRequest, NamedTensor, encode_request
 from pathweave.bench import BenchOptions, BenchOutcome, Target

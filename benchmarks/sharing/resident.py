@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from device_sdk.bundles.composition import Stretch
+from device_sdk.fragments.composition import Stretch
 from device_sdk.machine import resident_bytes
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.allocator import give_back_freed_memory

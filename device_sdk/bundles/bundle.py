@@ -11,15 +11,16 @@ import os
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from device_sdk.bundles import signing
-from device_sdk.bundles.composition import COMPOSED, Stretch
 from device_sdk.bundles.held_blobs import FETCH_AGAIN, HeldBlobs
 from device_sdk.bundles.held_part import EVERYTHING, ChoosePart, HeldPart, blob_names, everything
-from device_sdk.bundles.manifest import Manifest, decode_manifest
-from device_sdk.bundles.release import RELEASE, RELEASE_MAX_BYTES, require_same_name
+from device_sdk.bundles.manifest import Manifest
+from device_sdk.bundles.manifest_reading import decode_manifest
 from device_sdk.bundles.runnable import RenditionFilter, part_with_exits, runnable_part
-from device_sdk.bundles.trust import SignedParts, Trustable, load_trust
 from device_sdk.errors import BlobError, BundleError, CompositionError, ManifestError, SignatureError, UsageError
+from device_sdk.fragments.composition import COMPOSED, Stretch
+from device_sdk.signing import signatures
+from device_sdk.signing.release import RELEASE, RELEASE_MAX_BYTES, require_same_name
+from device_sdk.signing.trust import SignedParts, Trustable, load_trust
 from device_sdk.supernet.blocks import Rendition, TensorSpec
 from device_sdk.supernet.plan import Edge, ExitChoice, Plan
 from device_sdk.supernet.supernet import Supernet
@@ -94,7 +95,7 @@ class Bundle:
         digest = hashlib.sha256(data).hexdigest()
         manifest = decode_manifest(data)
         if release is not None:
-            require_same_name(release, manifest)
+            require_same_name(release, manifest.name, manifest.version)
         if accepts is not None:
             manifest = runnable_part(manifest, accepts)
         held = part(manifest, digest)
@@ -367,8 +368,8 @@ def _read_signature(folder: Path) -> bytes | None:
         return None
     except OSError as error:
         raise SignatureError(f"cannot read {SIGNATURE}: {error.strerror}") from error
-    if len(data) != signing.SIGNATURE_BYTES:
-        raise SignatureError(f"{SIGNATURE} has {len(data)} bytes instead of {signing.SIGNATURE_BYTES}")
+    if len(data) != signatures.SIGNATURE_BYTES:
+        raise SignatureError(f"{SIGNATURE} has {len(data)} bytes instead of {signatures.SIGNATURE_BYTES}")
     return data
 
 

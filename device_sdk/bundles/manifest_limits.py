@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
+from device_sdk.bundles.manifest import Manifest
 from device_sdk.errors import ManifestError
-
-if TYPE_CHECKING:
-    from device_sdk.bundles.manifest import Manifest
-    from device_sdk.supernet.blocks import Block, Exit
+from device_sdk.supernet.blocks import Block, Exit
 
 MAX_CUT_POINTS = 4_096
 MAX_TENSORS = 64  # per cut point

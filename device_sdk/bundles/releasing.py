@@ -10,14 +10,14 @@ from pathlib import Path
 
 import msgspec
 
-from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.key_list import KEYS_MAX_BYTES, list_digest, pinned_list
-from device_sdk.bundles.release import RELEASE, RELEASE_CONTEXT, Release, utc
-from device_sdk.bundles.signed_json import LATEST_S, Envelope, encode_envelope
-from device_sdk.bundles.trust import TrustedKeys
 from device_sdk.errors import StorageError, UsageError
 from device_sdk.files.atomic import write_atomically
+from device_sdk.signing import signatures
+from device_sdk.signing.key_list import KEYS_MAX_BYTES, list_digest, pinned_list
+from device_sdk.signing.release import RELEASE, RELEASE_CONTEXT, Release, utc
+from device_sdk.signing.signed_json import LATEST_S, Envelope, encode_envelope
+from device_sdk.signing.trust import TrustedKeys
 
 DAY_S = 24 * 3600
 RELEASE_DAYS = 30.0  # that a release may be installed, unless said otherwise
@@ -60,7 +60,7 @@ def sign_release(folder: Path, chain: TrustedKeys, private_key: Path, *, now_s: 
 def require_usable(chain: TrustedKeys, private_key: Path, now_s: int) -> None:
     """Raise UsageError unless ``private_key`` may sign releases by the newest list of ``chain`` now."""
     newest = chain.newest
-    if signing.public_half(private_key) not in newest.release_keys:
+    if signatures.public_half(private_key) not in newest.release_keys:
         raise UsageError(
             f"{private_key} is not a release key of list {newest.number}", hint="pathweave key list next --add-release"
         )

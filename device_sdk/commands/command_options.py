@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import click
 
-from device_sdk.bundles.trust import UNSTATED, Unstated
 from device_sdk.commands.command_line import json_option, progress
 from device_sdk.errors import UsageError
+from device_sdk.signing.trust import UNSTATED, Unstated
 
 if TYPE_CHECKING:
     from device_sdk.data.datasets import ImageDataset

@@ -9,13 +9,13 @@ import shutil
 from pathlib import Path
 
 from device_sdk.bundles.bundle import MANIFEST
-from device_sdk.bundles.key_list import KEYS
-from device_sdk.bundles.manifest import decode_manifest
+from device_sdk.bundles.manifest_reading import decode_manifest
 from device_sdk.delivery.blob_writer import orphans
 from device_sdk.delivery.store import BundleStore
 from device_sdk.errors import BundleError
 from device_sdk.files.atomic import remove_temporaries
 from device_sdk.files.locks import try_exclusive
+from device_sdk.signing.key_list import KEYS
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")  # what a store names its blobs and bundles by; anything else is not its own
 

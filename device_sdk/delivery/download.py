@@ -10,20 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import MANIFEST, MANIFEST_MAX_BYTES, SIGNATURE
 from device_sdk.bundles.held_part import ChoosePart, everything
-from device_sdk.bundles.manifest import Manifest, decode_manifest
-from device_sdk.bundles.release import (
-    RELEASE,
-    RELEASE_MAX_BYTES,
-    Release,
-    require_same_manifest,
-    require_same_name,
-    require_unexpired,
-)
+from device_sdk.bundles.manifest import Manifest
+from device_sdk.bundles.manifest_reading import decode_manifest
 from device_sdk.bundles.runnable import RenditionFilter, part_with_exits, runnable_part
-from device_sdk.bundles.trust import SignedParts, Trust, Trustable, TrustedKeys, load_trust
 from device_sdk.delivery.blobs import BlobFetcher, Tally, missing_blobs
 from device_sdk.delivery.key_lists import fetch_lists
 from device_sdk.delivery.schedule import Schedule
@@ -31,6 +22,16 @@ from device_sdk.delivery.store import BundleStore, StoredBundle
 from device_sdk.delivery.time_marks import raise_time_mark
 from device_sdk.errors import PathweaveError, RefusedError, SignatureError, TransferError, UsageError
 from device_sdk.progress import Progress, SilentProgress
+from device_sdk.signing import signatures
+from device_sdk.signing.release import (
+    RELEASE,
+    RELEASE_MAX_BYTES,
+    Release,
+    require_same_manifest,
+    require_same_name,
+    require_unexpired,
+)
+from device_sdk.signing.trust import SignedParts, Trust, Trustable, TrustedKeys, load_trust
 from device_sdk.transports.addresses import base
 from device_sdk.transports.port import Clock, Deadlines, Transport
 from device_sdk.transports.replies import require_success
@@ -193,7 +194,7 @@ class _Delivery:
                 self.schedule.pause(turn)
             else:
                 manifest = decode_manifest(data)
-                require_same_name(release, manifest)
+                require_same_name(release, manifest.name, manifest.version)
                 return _Fetched(manifest, data, None, release_data)
         raise SignatureError(f"{self.url} has no manifest with a release of its own")
 
@@ -237,8 +238,8 @@ class _Delivery:
             raise
 
     def _check_signature(self, data: bytes, signature: bytes | None) -> None:
-        if signature is not None and len(signature) != signing.SIGNATURE_BYTES:
-            raise SignatureError(f"{SIGNATURE} has {len(signature)} bytes instead of {signing.SIGNATURE_BYTES}")
+        if signature is not None and len(signature) != signatures.SIGNATURE_BYTES:
+            raise SignatureError(f"{SIGNATURE} has {len(signature)} bytes instead of {signatures.SIGNATURE_BYTES}")
         if self.trust is not None:
             self.trust.verify(SignedParts(self.url, data, signature, None))
 

@@ -10,11 +10,11 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from device_sdk.bundles.key_list import KEYS, KEYS_MAX_BYTES, list_name
-from device_sdk.bundles.trust import Trust, TrustedKeys
 from device_sdk.delivery.store import BundleStore
 from device_sdk.errors import BundleError, RefusedError
 from device_sdk.files.atomic import write_if_changed
+from device_sdk.signing.key_list import KEYS, KEYS_MAX_BYTES, list_name
+from device_sdk.signing.trust import Trust, TrustedKeys
 
 LISTS_AT_ONCE = 64  # fetched in one delivery; the next one goes on
 LISTS_MAX = 1024  # behind the pinned one

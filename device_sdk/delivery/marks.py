@@ -10,9 +10,9 @@ import re
 
 import msgspec
 
-from device_sdk.bundles.release import TimeMark
 from device_sdk.errors import BundleError, RollbackError
 from device_sdk.files.untrusted_json import decode_json
+from device_sdk.signing.release import TimeMark
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 ADDRESSES_MAX = 64  # more are forgotten, the oldest first

@@ -30,13 +30,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from device_sdk.bundles.bundle import MANIFEST, SIGNATURE
-from device_sdk.bundles.manifest import IDENTIFIER, decode_manifest
-from device_sdk.bundles.release import RELEASE
+from device_sdk.bundles.manifest_reading import decode_manifest
 from device_sdk.delivery.blob_writer import BlobWriter
 from device_sdk.delivery.marks import ADDRESSES_MAX, Mark, decode_mark, encode_mark, refuse_other_name, refuse_rollback
 from device_sdk.errors import BundleError
 from device_sdk.files.atomic import storage_errors, write_if_changed
 from device_sdk.files.locks import Lease, exclusive, shared
+from device_sdk.signing.release import RELEASE
+from device_sdk.supernet.blocks import IDENTIFIER
 from device_sdk.transports.addresses import base
 
 CURRENT, PREVIOUS, MARKS = "current", "previous", ("mark.copy", "mark")

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from device_sdk.bundles.composition import Stretch
 from device_sdk.errors import RuntimeFailedError
 from device_sdk.execution.memory_cap import MemoryCap, PlanRetired
 from device_sdk.execution.paging_plan import Footprint, leaves_first
+from device_sdk.fragments.composition import Stretch
 from device_sdk.runtimes.allocator import give_back_freed_memory
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
 from device_sdk.runtimes.stop_signal import StopSignal

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.composition import Stretch
 from device_sdk.bundles.held_blobs import HeldBlobs
 from device_sdk.errors import BudgetError
 from device_sdk.execution.memory_cap import MemoryCap
 from device_sdk.execution.pager import Page, PagedStretch, Pager
 from device_sdk.execution.paging_plan import Footprint, Piece, all_stay, check_cap, footprint, least_cap_bytes, pages
 from device_sdk.execution.plan_segments import PlanSegment, segments
+from device_sdk.fragments.composition import Stretch
 from device_sdk.runtimes.port import LoadedStretch, Runtime
 from device_sdk.supernet.cost import EdgeCost
 from device_sdk.supernet.plan import Edge, ExitChoice, Plan

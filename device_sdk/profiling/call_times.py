@@ -12,10 +12,10 @@ from typing import get_args
 
 import numpy as np
 
-from device_sdk.bundles.composition import Stretch
 from device_sdk.bundles.golden import golden_inputs
 from device_sdk.execution.deciders import hard
 from device_sdk.execution.workspace import Workspace
+from device_sdk.fragments.composition import Stretch
 from device_sdk.profiling.stretches import WARMUP, Timing
 from device_sdk.profiling.timing import NANOSECONDS_PER_MS, Clock
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime

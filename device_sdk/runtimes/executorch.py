@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from device_sdk.bundles.composition import Stretch
 from device_sdk.errors import RuntimeFailedError
 from device_sdk.extras import require
+from device_sdk.fragments.composition import Stretch
 from device_sdk.runtimes.port import Array
 from device_sdk.runtimes.stop_signal import StopSignal
 from device_sdk.supernet.blocks import TensorSpec

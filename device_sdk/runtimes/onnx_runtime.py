@@ -10,8 +10,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from device_sdk.bundles.composition import COMPOSED, Stretch, compose
 from device_sdk.errors import RuntimeFailedError, UsageError
+from device_sdk.fragments.composition import COMPOSED, Stretch, compose
 from device_sdk.runtimes.allocator import WORTHWHILE_BYTES, give_back_freed_memory, keep_one_heap
 from device_sdk.runtimes.port import Array
 from device_sdk.runtimes.stop_signal import StopSignal

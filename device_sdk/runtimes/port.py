@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from device_sdk.bundles.composition import Stretch
+from device_sdk.fragments.composition import Stretch
 from device_sdk.runtimes.stop_signal import StopSignal
 
 Array = npt.NDArray[Any]

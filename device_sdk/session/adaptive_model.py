@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.hybrid import hybrid_plan
-from device_sdk.bundles.trust import UNSTATED, Trustable, Unstated
+from device_sdk.bundles.hybrid_pairs import hybrid_plan
 from device_sdk.data.inputs import Inputs
 from device_sdk.errors import UsageError
 from device_sdk.execution.guarded_self_test import run_guarded_self_test
@@ -61,6 +60,7 @@ from device_sdk.session.remote_answers import RemoteAnswers
 from device_sdk.session.running import Running
 from device_sdk.session.samples import SampleChecker
 from device_sdk.session.timed_answers import TimedAnswers
+from device_sdk.signing.trust import UNSTATED, Trustable, Unstated
 from device_sdk.supernet.cost import MB, Budget, Power, Uplink
 from device_sdk.supernet.plan import AnswerLocally, Ask, Fallback, Plan, Prior, Subnet
 from device_sdk.supernet.requirement import Requirement

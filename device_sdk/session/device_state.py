@@ -14,7 +14,6 @@ from typing import TypeVar
 import msgspec
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.manifest import IDENTIFIER
 from device_sdk.errors import BudgetError, UsageError
 from device_sdk.execution.guarded_self_test import DEVICE_LIMITS
 from device_sdk.files.atomic import remove_temporaries, write_atomically
@@ -25,6 +24,7 @@ from device_sdk.policies.planning.front import FRONT_FORMAT, PlanFront
 from device_sdk.profiling.conditions import Conditions, current_conditions, device_identity
 from device_sdk.profiling.profile import FORMAT, Profile
 from device_sdk.runtimes.port import Runtime
+from device_sdk.supernet.blocks import IDENTIFIER
 from device_sdk.supernet.plan import PLAN_FORMAT, Edge, Plan
 from device_sdk.supernet.plan_json import decode_plan, encode_plan
 

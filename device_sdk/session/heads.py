@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.trust import UNSTATED, Trustable, Unstated
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.tail import TAIL
 from device_sdk.policies.measured_splits.decision import SplitDecision, ask_server, choose
@@ -21,6 +20,7 @@ from device_sdk.progress import Progress, SilentProgress
 from device_sdk.runtimes import make_runtime, runs_on
 from device_sdk.session.device_state import DeviceState, default_state_folder
 from device_sdk.session.opening import manifest_at
+from device_sdk.signing.trust import UNSTATED, Trustable, Unstated
 from device_sdk.supernet.cost import CostModel, Uplink
 from device_sdk.supernet.plan import Fallback, Plan
 

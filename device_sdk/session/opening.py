@@ -15,7 +15,6 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.held_part import ChoosePart, HeldPart
 from device_sdk.bundles.manifest import Manifest
 from device_sdk.bundles.runnable import RenditionFilter
-from device_sdk.bundles.trust import UNSTATED, Trust, Trustable, Unstated, load_trust
 from device_sdk.errors import BlobError, BudgetError, BundleError, RuntimeFailedError, StorageError, UsageError
 from device_sdk.execution.guarded_self_test import run_guarded_self_test
 from device_sdk.files.locks import if_possible
@@ -27,6 +26,7 @@ from device_sdk.session.device_state import DeviceState, save_part
 from device_sdk.session.origin import Origin
 from device_sdk.session.self_testing import ensure_self_tested
 from device_sdk.session.wanted_part import WantedPart
+from device_sdk.signing.trust import UNSTATED, Trust, Trustable, Unstated, load_trust
 from device_sdk.supernet.plan import Plan
 
 if TYPE_CHECKING:

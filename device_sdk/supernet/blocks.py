@@ -6,11 +6,13 @@ tensors at its start to those at its end. The manifest stores these types.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
 import msgspec
 
+IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")  # names of bundles, blocks and exits
 BlockKind = Literal["original", "merged", "shrunk", "identity"]
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}

@@ -7,11 +7,11 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import BLOBS, MANIFEST, SIGNATURE, Bundle
 from device_sdk.bundles.manifest import Manifest, encode_manifest
 from device_sdk.errors import BundleError
 from device_sdk.files.atomic import storage_errors, sync_folder, write_atomically
+from device_sdk.signing import signatures
 from packager.assembly.folder_exchange import Swap, replace_folder, swap_folders, temporary_beside
 from packager.assembly.output_claim import OutputClaim
 from packager.assembly.ownership import require_bundle
@@ -64,7 +64,7 @@ class BundleWriter:
         data = encode_manifest(manifest)
         write_atomically(self._temporary / MANIFEST, data)
         if private_key is not None:
-            write_atomically(self._temporary / SIGNATURE, signing.sign(data, private_key=private_key))
+            write_atomically(self._temporary / SIGNATURE, signatures.sign(data, private_key=private_key))
         with storage_errors(self._target):
             sync_folder(self._temporary / BLOBS)
             sync_folder(self._temporary)
@@ -82,7 +82,7 @@ class BundleWriter:
             same = (self._temporary / MANIFEST).read_bytes() == manifest
             if private_key is not None:
                 signature = (self._temporary / SIGNATURE).read_bytes()
-                same = same and signature == signing.sign(manifest, private_key=private_key)
+                same = same and signature == signatures.sign(manifest, private_key=private_key)
         except (BundleError, OSError) as error:
             raise PackagingError(f"{self._target} was not replaced: {error}", hint=hint) from error
         if not same:

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from device_sdk.bundles.bundle import BLOBS, MANIFEST, SIGNATURE
-from device_sdk.bundles.release import RELEASE
+from device_sdk.signing.release import RELEASE
 from packager.errors import PackagingError
 
 REPORT = "packaging.json"  # beside the manifest: how the bundle was made and how long it took; not part of it

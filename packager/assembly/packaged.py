@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import MANIFEST, SIGNATURE, Bundle
 from device_sdk.bundles.manifest import Manifest
 from device_sdk.errors import PathweaveError
 from device_sdk.files.atomic import write_atomically
+from device_sdk.signing import signatures
 from packager.assembly.folder_exchange import discard
 from packager.assembly.output_claim import work_folder
 from packager.assembly.ownership import REPORT, is_work, require_bundle, require_work
@@ -84,6 +84,6 @@ def already_there(out: Path, description: Mapping[str, Any], *, private_key: Pat
 
 
 def _sign_again(out: Path, private_key: Path) -> None:
-    signature = signing.sign((out / MANIFEST).read_bytes(), private_key=private_key)
+    signature = signatures.sign((out / MANIFEST).read_bytes(), private_key=private_key)
     if not (out / SIGNATURE).exists() or (out / SIGNATURE).read_bytes() != signature:
         write_atomically(out / SIGNATURE, signature)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from device_sdk.bundles.composition import Stretch
+from device_sdk.fragments.composition import Stretch
 from device_sdk.runtimes.allocator import WORTHWHILE_BYTES, give_back_freed_memory
 from device_sdk.supernet.blocks import TensorSpec
 from packager.exporting.onnx_exporter import IR_VERSION, OPSET

@@ -15,8 +15,9 @@ import msgspec
 import torch
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.hybrid import HYBRID_PATH, Hybrid, path_digest, require_pair
-from device_sdk.bundles.manifest import Manifest
+from device_sdk.bundles.hybrid import HYBRID_PATH, path_digest
+from device_sdk.bundles.hybrid_pairs import require_pair
+from device_sdk.bundles.manifest import Hybrid, Manifest
 from device_sdk.files.atomic import write_atomically
 from device_sdk.offload.named_path import IMAGES
 from device_sdk.offload.pooling import LogarithmicPool

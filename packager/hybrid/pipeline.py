@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.hybrid import require_pair
+from device_sdk.bundles.hybrid_pairs import require_pair
 from device_sdk.errors import PathweaveError, UsageError
 from device_sdk.files.atomic import write_atomically
 from device_sdk.offload.pooling import LogarithmicPool

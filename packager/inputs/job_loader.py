@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import torch
 
-from device_sdk.bundles.manifest import IDENTIFIER
 from device_sdk.data.class_names import ClassNames, require_distinct
 from device_sdk.data.datasets import as_positions
 from device_sdk.data.preprocessing import Preprocessing
@@ -20,6 +19,7 @@ from device_sdk.errors import DataError, UsageError
 from device_sdk.files.untrusted_json import decode_json
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
+from device_sdk.supernet.blocks import IDENTIFIER
 from packager.inputs.answer_checks import check_answers
 from packager.inputs.class_lists import IMAGENET, load_classes
 from packager.inputs.image_set import Images, Loaded, load_images

@@ -12,7 +12,7 @@ import msgspec
 from device_sdk.commands.command_line import emit, json_option
 
 if TYPE_CHECKING:
-    from device_sdk.bundles.release import Release
+    from device_sdk.signing.release import Release
     from packager.releasing.key_folder import Draft
     from packager.releasing.releases import Renewal
 
@@ -187,7 +187,7 @@ def _now_s() -> int:
 
 
 def _date(time_s: int) -> str:
-    from device_sdk.bundles.release import utc
+    from device_sdk.signing.release import utc
 
     return utc(time_s)
 

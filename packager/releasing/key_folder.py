@@ -12,17 +12,17 @@ from pathlib import Path
 
 import msgspec
 
-from device_sdk.bundles import signing
-from device_sdk.bundles.key_list import (
+from device_sdk.bundles.releasing import DAY_S, list_numbers, read_chain, read_list
+from device_sdk.errors import UsageError
+from device_sdk.files.atomic import storage_errors, write_atomically
+from device_sdk.signing import signatures
+from device_sdk.signing.key_list import (
     KEYS_CONTEXT,
     KeyList,
     missing_signatures,
     open_list,
 )
-from device_sdk.bundles.releasing import DAY_S, list_numbers, read_chain, read_list
-from device_sdk.bundles.signed_json import LATEST_S, Envelope, encode_envelope
-from device_sdk.errors import UsageError
-from device_sdk.files.atomic import storage_errors, write_atomically
+from device_sdk.signing.signed_json import LATEST_S, Envelope, encode_envelope
 
 _DIGITS = re.compile(r"[0-9a-f]{64}")
 
@@ -47,7 +47,7 @@ class Draft:
 
 def key_of(given: str) -> str:
     """The key in a public PEM file, or the 64 hexadecimal digits themselves, as ``key list show`` prints them."""
-    return given if _DIGITS.fullmatch(given) else signing.key_digits(Path(given))
+    return given if _DIGITS.fullmatch(given) else signatures.key_digits(Path(given))
 
 
 def begin(
@@ -112,7 +112,7 @@ def sign_draft(folder: Path, private_key: Path) -> Draft:
         StorageError: it cannot be written.
     """
     draft, envelope, before = _read_draft(folder)
-    key, keys = signing.public_half(private_key), draft.keys
+    key, keys = signatures.public_half(private_key), draft.keys
     if key not in {*keys.root_keys, *(() if before is None else before.root_keys)}:
         raise UsageError(f"{private_key} is a root key of neither list {keys.number} nor the one before it")
     envelope = envelope.with_signature(private_key, context=KEYS_CONTEXT)

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from device_sdk.bundles.bundle import MANIFEST, Bundle
-from device_sdk.bundles.release import (
+from device_sdk.bundles.releasing import DAY_S, require_usable, write_release
+from device_sdk.errors import BundleError, UsageError
+from device_sdk.signing.release import (
     RELEASE,
     RELEASE_MAX_BYTES,
     Release,
     require_same_manifest,
 )
-from device_sdk.bundles.releasing import DAY_S, require_usable, write_release
-from device_sdk.bundles.trust import TrustedKeys
-from device_sdk.errors import BundleError, UsageError
+from device_sdk.signing.trust import TrustedKeys
 
 
 @dataclass(frozen=True)

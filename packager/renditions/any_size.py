@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from device_sdk.bundles.composition import Stretch
 from device_sdk.bundles.golden import golden_inputs, sample_outputs
 from device_sdk.errors import RuntimeFailedError
+from device_sdk.fragments.composition import Stretch
 from device_sdk.progress import Progress
 from device_sdk.runtimes import Array, OnnxRuntime
 from device_sdk.supernet.blocks import Golden, InputSize

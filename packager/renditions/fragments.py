@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import onnx
 
-from device_sdk.bundles.composition import Stretch, compose
+from device_sdk.fragments.composition import Stretch, compose
 from packager.errors import TraceError
 from packager.exporting.export import ExportedBlocks
 

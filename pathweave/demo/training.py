@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-from device_sdk.bundles.signing import new_key_pair
 from device_sdk.data.datasets import ImageDataset, load_dataset
 from device_sdk.files.atomic import write_atomically
 from device_sdk.progress import Progress
+from device_sdk.signing.signatures import new_key_pair
 from packager.inputs.job import Job
 from packager.inputs.model_loader import LoadedModel, load_model
 from packager.inputs.recipe import Recipe

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from device_sdk.bundles.manifest import IDENTIFIER
+from device_sdk.supernet.blocks import IDENTIFIER
 from server.errors import ConfigurationError
 
 BUILT_IN = ("digits#train", "digits#search", "digits#calibration", "digits#report")

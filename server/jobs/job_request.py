@@ -9,8 +9,8 @@ from typing import Annotated
 
 import msgspec
 
-from device_sdk.bundles.manifest import IDENTIFIER
 from device_sdk.files.untrusted_json import decode_json
+from device_sdk.supernet.blocks import IDENTIFIER
 from server.errors import MalformedError, UnprocessableError
 
 MAX_BYTES = 65_536

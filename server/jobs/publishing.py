@@ -11,13 +11,13 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import MANIFEST, SIGNATURE, Bundle
-from device_sdk.bundles.key_list import KEYS
-from device_sdk.bundles.release import RELEASE
 from device_sdk.bundles.releasing import RELEASE_DAYS, list_numbers, read_chain, require_usable, write_release
-from device_sdk.bundles.trust import TrustedKeys
 from device_sdk.files.atomic import storage_errors, write_atomically
+from device_sdk.signing import signatures
+from device_sdk.signing.key_list import KEYS
+from device_sdk.signing.release import RELEASE
+from device_sdk.signing.trust import TrustedKeys
 from server.catalogue import Catalogue
 from server.errors import PublishError
 
@@ -79,7 +79,7 @@ class Signer:
         """
         if self.keys is not None:
             require_usable(self.keys, self.private_key, int(now_s))
-        write_atomically(out / SIGNATURE, signing.sign((out / MANIFEST).read_bytes(), private_key=self.private_key))
+        write_atomically(out / SIGNATURE, signatures.sign((out / MANIFEST).read_bytes(), private_key=self.private_key))
         if self.keys is not None:
             write_release(Bundle.open(out), self.keys, self.private_key, int(now_s), RELEASE_DAYS)
 

@@ -13,8 +13,8 @@ from flask import Blueprint, Response, jsonify, request, send_file
 from werkzeug.wsgi import wrap_file
 
 from device_sdk.bundles.bundle import BLOBS, MANIFEST, SIGNATURE
-from device_sdk.bundles.key_list import KEYS
-from device_sdk.bundles.release import RELEASE
+from device_sdk.signing.key_list import KEYS
+from device_sdk.signing.release import RELEASE
 from server.catalogue import Catalogue, ServedBundle
 from server.errors import NotFoundError
 from server.file_section import FileSection

@@ -12,9 +12,9 @@ from types import CodeType, FrameType
 
 import pytest
 
-from device_sdk.bundles import signing
 from device_sdk.policies.adaptation import AdaptationSettings
 from device_sdk.policies.calibration import CalibrationSettings
+from device_sdk.signing import signatures
 from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.requirement import Requirement
 from pathweave import AdaptiveModel
@@ -68,7 +68,7 @@ def entering() -> Iterator[Entered]:
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> TinyBundle:
     folder = tmp_path_factory.mktemp("tiny")
-    private, _ = signing.new_key_pair()
+    private, _ = signatures.new_key_pair()
     (folder / "key").write_bytes(private)
     write_tiny_bundle(folder / "bundle", folder / "key")
     return TinyBundle(folder / "bundle", folder / "key", folder / "key.pub", *draw_images(60, seed=2))

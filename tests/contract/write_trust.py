@@ -10,8 +10,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from device_sdk.bundles.release import TimeMark
 from device_sdk.delivery.marks import Mark, encode_mark
+from device_sdk.signing.release import TimeMark
 from tests.contract.signed_files import DAY_S, KEYS, RELEASE, START_S, digits, key_list, private, release, signed
 
 MANIFEST = b'{"name": "tiny", "version": 1}'  # any bytes: only their digest counts

@@ -23,16 +23,17 @@ from manifest_cases import limit_cases, manifest_cases, raw_cases
 from packet_cases import packet_vectors
 from reference_bundle import CLASSES, EXITS, SIDE, ReferenceBundle, Values
 
-from device_sdk.bundles import protobuf, signing
-from device_sdk.bundles.composition import Stretch, compose
 from device_sdk.bundles.golden import golden_inputs, sample_outputs
 from device_sdk.bundles.manifest import Manifest, encode_manifest
-from device_sdk.bundles.operators import ELEMENT_BYTES, OPERATORS
 from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.delivery.marks import Mark, encode_mark
 from device_sdk.execution.deciders import confidence, ease, hard, leaving
 from device_sdk.execution.router import meta_features
+from device_sdk.fragments import protobuf
+from device_sdk.fragments.composition import Stretch, compose
+from device_sdk.fragments.operators import ELEMENT_BYTES, OPERATORS
 from device_sdk.random_source import SplitMix64, uniform_floats
+from device_sdk.signing import signatures
 from device_sdk.supernet.blocks import Block, CutPoint, Golden, InputSize, Rendition, TensorSpec
 from device_sdk.supernet.paths import (
     WindowSampler,
@@ -618,7 +619,7 @@ def signature_vectors() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "key"
         path.write_bytes(private)
-        signature = signing.sign(data, private_key=path)
+        signature = signatures.sign(data, private_key=path)
     return {"public_key": public.decode(), "manifest": data.hex(), "signature": signature.hex()}
 
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.profiling.memory import device_identity
 from device_sdk.profiling.profile import MeasuredEdge, MeasuredExit, MeasuredSubnet, Profile
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.device_state import DeviceState
+from device_sdk.signing import signatures
 from device_sdk.supernet.cost import CostModel, EdgeCost
 from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
@@ -103,7 +103,7 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> TinyBundle:
     pytest.importorskip("onnx", reason="needs the extra: pip install 'pathweave[dev]'")
     folder = tmp_path_factory.mktemp("tiny")
     private, public = folder / "key", folder / "key.pub"
-    for path, data in zip((private, public), signing.new_key_pair(), strict=True):
+    for path, data in zip((private, public), signatures.new_key_pair(), strict=True):
         path.write_bytes(data)
     write_tiny_bundle(folder / "bundle", private)
     return TinyBundle(folder / "bundle", private, public, *draw_images(60, seed=2))

@@ -13,12 +13,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.composition import Stretch, compose
 from device_sdk.bundles.golden import golden_inputs, sample_outputs
-from device_sdk.bundles.manifest import decode_manifest
-from device_sdk.bundles.operators import ELEMENT_BYTES, OPERATORS
+from device_sdk.bundles.manifest_reading import decode_manifest
 from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.errors import (
     CompositionError,
@@ -33,8 +30,11 @@ from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
 from device_sdk.files.untrusted_json import decode_json
+from device_sdk.fragments.composition import Stretch, compose
+from device_sdk.fragments.operators import ELEMENT_BYTES, OPERATORS
 from device_sdk.offload.packing import Activations, pack, unpack
 from device_sdk.random_source import SplitMix64, uniform_floats
+from device_sdk.signing import signatures
 from device_sdk.supernet.blocks import Block, CutPoint, Golden, InputSize, Rendition, TensorSpec
 from device_sdk.supernet.paths import (
     WindowSampler,
@@ -457,7 +457,7 @@ def test_the_signature_is_of_exactly_these_bytes(tmp_path):
     key = tmp_path / "key.pub"
     key.write_text(vector["public_key"])
     data, signature = bytes.fromhex(vector["manifest"]), bytes.fromhex(vector["signature"])
-    signing.verify(data, signature, public_key=key)
+    signatures.verify(data, signature, public_key=key)
     rewritten = json.dumps(json.loads(data)).encode() + b"\n"
     with pytest.raises(SignatureError):
-        signing.verify(rewritten, signature, public_key=key)
+        signatures.verify(rewritten, signature, public_key=key)

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from device_sdk.bundles import signing
 from device_sdk.bundles.golden import golden_inputs, sample_outputs
 from device_sdk.bundles.manifest import Manifest, Metrics, Onnx, Provenance, SelfTest, Task, encode_manifest
 from device_sdk.data.preprocessing import Preprocessing, prepare
+from device_sdk.signing import signatures
 from device_sdk.supernet.blocks import Block, CutPoint, Exit, Golden, Rendition, TensorSpec
 
 CLASSES = ("blue", "green", "red")  # sorted, as folders are
@@ -53,7 +53,7 @@ class TinyBundle:
         self.manifest_path.write_bytes(data)
         (self.folder / "manifest.sig").unlink(missing_ok=True)
         if sign:
-            (self.folder / "manifest.sig").write_bytes(signing.sign(data, private_key=self.private_key))
+            (self.folder / "manifest.sig").write_bytes(signatures.sign(data, private_key=self.private_key))
 
 
 def draw_images(count: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -169,7 +169,7 @@ def write_tiny_bundle(folder: Path, private_key: Path) -> None:
     )
     data = encode_manifest(manifest)
     (folder / "manifest.json").write_bytes(data)
-    (folder / "manifest.sig").write_bytes(signing.sign(data, private_key=private_key))
+    (folder / "manifest.sig").write_bytes(signatures.sign(data, private_key=private_key))
 
 
 def _cut_points() -> tuple[CutPoint, ...]:

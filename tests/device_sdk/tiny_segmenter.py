@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from device_sdk.bundles import signing
 from device_sdk.bundles.golden import golden_inputs, sample_outputs
-from device_sdk.bundles.manifest import Task, decode_manifest, encode_manifest
+from device_sdk.bundles.manifest import Task, encode_manifest
+from device_sdk.bundles.manifest_reading import decode_manifest
+from device_sdk.signing import signatures
 from device_sdk.supernet.blocks import CutPoint, Golden, TensorSpec
 from tests.device_sdk.tiny_bundle import (
     CHANNELS,
@@ -44,7 +45,7 @@ def write_tiny_segmenter(folder: Path, private_key: Path) -> None:
     )
     data = encode_manifest(segmenter)
     (folder / "manifest.json").write_bytes(data)
-    (folder / "manifest.sig").write_bytes(signing.sign(data, private_key=private_key))
+    (folder / "manifest.sig").write_bytes(signatures.sign(data, private_key=private_key))
 
 
 def _golden(folder, manifest, fragments, cuts) -> Golden:

@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import pytest
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.signing import new_key_pair
 from device_sdk.errors import SignatureError
+from device_sdk.signing.signatures import new_key_pair
 from pathweave.demo import BUDGET_RATIOS
 
 pytestmark = pytest.mark.alone

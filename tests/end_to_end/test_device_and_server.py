@@ -17,7 +17,6 @@ import pytest
 from msgspec.structs import replace
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.signing import new_key_pair
 from device_sdk.data.datasets import load_dataset
 from device_sdk.errors import ProtocolError, RefusedError, SignatureError, TransferError, UsageError
 from device_sdk.logs.adaptation_log import Delivered, Escalating, Splitting, read_log
@@ -27,6 +26,7 @@ from device_sdk.policies.calibration import CalibrationSettings
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import ABSTAINED, FALLBACK, SERVER
+from device_sdk.signing.signatures import new_key_pair
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Abstain, Ask, MaxConfidence, Plan, RemoteRef, Split
 from device_sdk.supernet.requirement import Requirement
 from pathweave.server_process import running_server

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk.bundles import signing
 from device_sdk.delivery import exits as delivery
 from device_sdk.errors import BlobError, SelfTestError, TransferError, UsageError
 from device_sdk.logs.adaptation_log import ExitsExchanged, read_log
 from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.signing import signatures
 from device_sdk.supernet.plan import ExitChoice, Plan
 from pathweave.server_process import running_server
 from tests.device_sdk.tiny_bundle import draw_images, write_tiny_bundle
@@ -28,7 +28,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
     pytest.importorskip("onnx", reason="needs the extra: pip install 'pathweave[dev]'")
     folder = tmp_path_factory.mktemp("served")
     private, public = folder / "key", folder / "key.pub"
-    for path, data in zip((private, public), signing.new_key_pair(), strict=True):
+    for path, data in zip((private, public), signatures.new_key_pair(), strict=True):
         path.write_bytes(data)
     write_tiny_bundle(folder / "tiny", private)
     with running_server(folder / "tiny", data=folder / "data") as url:

@@ -20,7 +20,7 @@ import pytest
 
 pytest.importorskip("onnx", reason="needs the extra: pip install 'pathweave[dev]'")
 
-from device_sdk.bundles import signing
+from device_sdk.signing import signatures
 from tests.device_sdk.tiny_bundle import write_tiny_bundle
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +64,7 @@ class Guest:
         self.home, self.state, self.temporary = folder / "home", folder / "state", folder / "tmp"
         for made in (self.home, self.temporary, folder / "hook"):
             made.mkdir()
-        (folder / "key").write_bytes(signing.new_key_pair()[0])
+        (folder / "key").write_bytes(signatures.new_key_pair()[0])
         write_tiny_bundle(self.bundle, folder / "key")
         (folder / "hook" / "sitecustomize.py").write_text(HOOK)
         self.notes = folder / "notes"

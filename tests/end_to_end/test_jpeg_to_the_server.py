@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from device_sdk.bundles.signing import new_key_pair
 from device_sdk.errors import UsageError
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.measured_splits.measuring import as_received
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import SERVER
+from device_sdk.signing.signatures import new_key_pair
 from pathweave.server_process import running_server
 from tests.device_sdk.tiny_bundle import SIDE, TinyBundle, draw_images, write_tiny_bundle
 

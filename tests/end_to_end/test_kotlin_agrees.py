@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.composition import Stretch
 from device_sdk.bundles.golden import golden_inputs
+from device_sdk.fragments.composition import Stretch
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.blocks import CutPoint
@@ -77,7 +77,7 @@ def test_counts_samples_and_cheapest_subnets_are_the_same(kotlin: dict[str, Any]
 def test_a_bundle_that_another_key_signed_is_refused_in_kotlin_too(
     classpath: str, demo_folder: Path, tmp_path: Path
 ) -> None:
-    from device_sdk.bundles.signing import new_key_pair
+    from device_sdk.signing.signatures import new_key_pair
 
     stranger = tmp_path / "stranger.pub"
     stranger.write_bytes(new_key_pair()[1])

@@ -10,8 +10,8 @@ import pytest
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.releasing import read_chain
-from device_sdk.bundles.trust import load_trust
 from device_sdk.errors import SignatureError
+from device_sdk.signing.trust import load_trust
 from pathweave.cli import main
 
 ROOT = Path(__file__).parents[2]

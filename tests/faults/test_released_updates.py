@@ -11,13 +11,13 @@ import pytest
 from benchmarks.faults.tools.crash_points import each_crash
 from benchmarks.faults.tools.fault_proxy import FolderServer
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.trust import load_trust
 from device_sdk.delivery.key_lists import stored_lists
 from device_sdk.delivery.store import BundleStore
 from device_sdk.delivery.time_marks import time_mark
 from device_sdk.runtimes import runs_on
 from device_sdk.runtimes.settings import RuntimeSettings
 from device_sdk.session.opening import open_location
+from device_sdk.signing.trust import load_trust
 from tests.contract.signed_files import START_S, key_list, release
 
 BUNDLE = "v1/bundles/tiny"

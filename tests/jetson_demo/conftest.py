@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from device_sdk.bundles import signing
+from device_sdk.signing import signatures
 from pathweave import AdaptiveModel
 from tests.device_sdk.tiny_bundle import draw_images, write_tiny_bundle
 
@@ -37,7 +37,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     """The tiny bundle; never alter it."""
     pytest.importorskip("onnx", reason="needs the extra: pip install 'pathweave[dev]'")
     folder = tmp_path_factory.mktemp("tiny")
-    (private, public), (_, foreign) = signing.new_key_pair(), signing.new_key_pair()
+    (private, public), (_, foreign) = signatures.new_key_pair(), signatures.new_key_pair()
     for name, data in (("key", private), ("key.pub", public), ("foreign.pub", foreign)):
         (folder / name).write_bytes(data)
     bundle = folder / "bundle"
@@ -47,7 +47,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     manifest["preprocessing"]["resize"] = [20, 20]
     data = json.dumps(manifest).encode()
     (bundle / "manifest.json").write_bytes(data)
-    (bundle / "manifest.sig").write_bytes(signing.sign(data, private_key=folder / "key"))
+    (bundle / "manifest.sig").write_bytes(signatures.sign(data, private_key=folder / "key"))
     return Tiny(bundle, folder / "key.pub", folder / "foreign.pub")
 
 

@@ -20,12 +20,12 @@ pytest.importorskip("flask", reason="needs the extra: pip install 'pathweave[ser
 pytest.importorskip("waitress", reason="needs the extra: pip install 'pathweave[server]'")
 
 from benchmarks.faults.serving import Reply, ask
-from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.composition import Stretch
+from device_sdk.fragments.composition import Stretch
 from device_sdk.logs.adaptation_log import SCHEMA_VERSION
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
+from device_sdk.signing import signatures
 from server.app import create_app
 from server.request_reader import Limits
 from server.services import Services, make_services
@@ -53,7 +53,7 @@ class Tiny:
         manifest.update(changes)
         data = json.dumps(manifest).encode()
         (folder / "manifest.json").write_bytes(data)
-        (folder / "manifest.sig").write_bytes(signing.sign(data, private_key=self.private_key))
+        (folder / "manifest.sig").write_bytes(signatures.sign(data, private_key=self.private_key))
         return folder
 
 
@@ -63,7 +63,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     pytest.importorskip("onnx", reason="needs the extra: pip install 'pathweave[dev]'")
     folder = tmp_path_factory.mktemp("tiny")
     private, public = folder / "key", folder / "key.pub"
-    for path, data in zip((private, public), signing.new_key_pair(), strict=True):
+    for path, data in zip((private, public), signatures.new_key_pair(), strict=True):
         path.write_bytes(data)
     write_tiny_bundle(folder / "bundles" / "tiny", private)
     return Tiny(folder / "bundles" / "tiny", private, public, *draw_images(60, seed=2))

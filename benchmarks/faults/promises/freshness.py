@@ -15,9 +15,9 @@ from benchmarks.faults.promise import Findings, Trial
 from benchmarks.faults.small_bundle import SERVED
 from benchmarks.faults.tools.clocks import FrozenClock, JumpingClock
 from benchmarks.faults.tools.fault_proxy import FolderServer
-from device_sdk.bundles import signing
 from device_sdk.bundles.releasing import sign_release
 from device_sdk.errors import PathweaveError
+from device_sdk.signing import signatures
 from packager.releasing.key_folder import begin, follow, key_of, read_chain, sign_draft
 
 START_S, DAY_S, DAYS = 1_800_000_000, 86_400, 30.0
@@ -35,7 +35,7 @@ class _Publisher:
     def __post_init__(self) -> None:
         self.keys = self.trial.new_folder("publisher")
         for name in ("root-1", "root-2", "root-3", "release-1", "release-2"):
-            for suffix, data in zip(("", ".pub"), signing.new_key_pair(), strict=True):
+            for suffix, data in zip(("", ".pub"), signatures.new_key_pair(), strict=True):
                 (self.keys / f"{name}{suffix}").write_bytes(data)
         begin(
             self.lists,

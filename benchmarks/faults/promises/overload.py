@@ -20,7 +20,7 @@ from benchmarks.faults.serving import ForkedServer, Serving, forked_server, serv
 from benchmarks.faults.small_bundle import NAME
 from benchmarks.faults.tools.forked import Forked
 from benchmarks.faults.tools.overload import HealthProbe, dripping, open_connections
-from device_sdk.bundles.composition import Stretch
+from device_sdk.fragments.composition import Stretch
 from device_sdk.machine import resident_bytes
 from device_sdk.offload.open_inference import (
     HEADER_LENGTH,

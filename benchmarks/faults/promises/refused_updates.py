@@ -15,17 +15,17 @@ from benchmarks.faults.promise import Findings, Trial
 from benchmarks.faults.small_bundle import SERVED, SmallBundle
 from benchmarks.faults.tools.fault_proxy import FolderServer
 from benchmarks.faults.tools.forked import Forked
-from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import PathweaveError
 from device_sdk.execution.guarded_self_test import SelfTestLimits, run_guarded_self_test
 from device_sdk.runtimes import make_runtime
 from device_sdk.runtimes.settings import RuntimeSettings
 from device_sdk.session.self_testing import STRIKES
+from device_sdk.signing import signatures
 
 LIMITS = SelfTestLimits(start_s=30.0, step_s=3.0, total_s=6.0)
 SLACK_S = 10.0  # of a busy machine
-RELEASING = "device_sdk.bundles.key_list"  # and releases that expire
+RELEASING = "device_sdk.signing.key_list"  # and releases that expire
 
 
 def no_way_back(trial: Trial, findings: Findings) -> None:
@@ -79,7 +79,7 @@ def _other_product(served: SmallBundle, trial: Trial) -> None:
 
 def _other_key(served: SmallBundle, trial: Trial) -> None:
     key = trial.folder / "stranger"
-    key.write_bytes(signing.new_key_pair()[0])
+    key.write_bytes(signatures.new_key_pair()[0])
     served.edit(lambda manifest: manifest.update(version=3), private_key=key)
 
 

@@ -15,8 +15,8 @@ from benchmarks.faults.promise import Findings, Trial
 from benchmarks.faults.small_bundle import SERVED, SmallBundle
 from benchmarks.faults.tools.fault_proxy import FolderServer
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.composition import compose
 from device_sdk.errors import BundleError, CompositionError
+from device_sdk.fragments.composition import compose
 
 WHOLE_S = 30.0  # a trial that is given less tries a part of the bundle's bytes
 LOOK_S, LOOK_BYTES = 1.0, 20_000_000  # what looking at a small model may cost

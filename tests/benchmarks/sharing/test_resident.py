@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks.sharing.resident import resident_of_sessions
-from device_sdk.bundles.composition import Stretch
+from device_sdk.fragments.composition import Stretch
 from packager.branch_zoo.modules import build_branch
 from packager.branch_zoo.specs import parse
 from packager.exporting.export import export_blocks

@@ -6,10 +6,10 @@ import os
 import pytest
 
 from device_sdk.bundles.bundle import BLOB_MAX_BYTES, MANIFEST_MAX_BYTES, Bundle
-from device_sdk.bundles.signing import new_key_pair
 from device_sdk.errors import BlobError, BundleError, ManifestError, SignatureError
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
+from device_sdk.signing.signatures import new_key_pair
 from device_sdk.supernet.plan import Edge
 
 

@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.hybrid import Hybrid, hybrid_plan, path_digest, require_pair
-from device_sdk.bundles.manifest import decode_manifest, encode_manifest
+from device_sdk.bundles.hybrid import path_digest
+from device_sdk.bundles.hybrid_pairs import hybrid_plan, require_pair
+from device_sdk.bundles.manifest import Hybrid, encode_manifest
+from device_sdk.bundles.manifest_reading import decode_manifest
 from device_sdk.errors import BundleError, ManifestError
 from device_sdk.supernet.plan import Ask, Entropy, Plan, RemoteRef
 from device_sdk.supernet.plan_json import encode_plan

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from device_sdk.bundles.manifest import decode_manifest
+from device_sdk.bundles.manifest_reading import decode_manifest
 from device_sdk.errors import ManifestError
 
 CONTRACT = Path(__file__).parents[2] / "contract"

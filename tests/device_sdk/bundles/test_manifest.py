@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.bundles.manifest import Manifest, decode_manifest, encode_manifest
+from device_sdk.bundles.manifest import Manifest, encode_manifest
+from device_sdk.bundles.manifest_reading import decode_manifest
 from device_sdk.errors import ManifestError, UnsupportedFormatError
 
 SCHEMA = Path(__file__).parents[3] / "docs" / "bundle_manifest.schema.json"

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from device_sdk.bundles.manifest import decode_manifest
+from device_sdk.bundles.manifest_reading import decode_manifest
 from device_sdk.errors import ManifestError
 
 TIMES_AS_LONG_AS_READING = 10

@@ -12,7 +12,6 @@ import shutil
 
 import pytest
 
-from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.runnable import RunsOn
 from device_sdk.errors import (
@@ -29,6 +28,7 @@ from device_sdk.errors import (
     UnsupportedFormatError,
     UsageError,
 )
+from device_sdk.signing import signatures
 from device_sdk.supernet.plan import Edge
 from device_sdk.transports.port import Deadlines
 
@@ -59,7 +59,7 @@ def new_version(bundle, version, *, blob=None):
 
 def sign(bundle):
     data = bundle.manifest_path.read_bytes()
-    (bundle.folder / "manifest.sig").write_bytes(signing.sign(data, private_key=bundle.private_key))
+    (bundle.folder / "manifest.sig").write_bytes(signatures.sign(data, private_key=bundle.private_key))
 
 
 def test_a_bundle_arrives_whole_and_each_byte_is_sent_once(fetch, server, sizes, own_bundle):

@@ -8,13 +8,13 @@ import logging
 import pytest
 
 from benchmarks.faults.tools.full_disk import without_room
-from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.trust import load_trust
 from device_sdk.delivery.download import fetch_bundle
 from device_sdk.delivery.key_lists import LISTS_AT_ONCE, stored_lists
 from device_sdk.delivery.time_marks import time_mark
 from device_sdk.errors import ClockError, ExpiredError, RollbackError, SignatureError, StorageError, TransferError
+from device_sdk.signing import signatures
+from device_sdk.signing.trust import load_trust
 from tests.contract.signed_files import DAY_S, START_S, key_list, release
 
 SOON_S = START_S + DAY_S
@@ -104,7 +104,7 @@ def test_without_a_release_nothing_is_installed(device):
 def test_a_manifest_signature_does_not_stand_in_for_a_release(device, own_bundle):
     (device.server.folder / "release.json").unlink()
     manifest = (device.server.folder / "manifest.json").read_bytes()
-    signature = signing.sign(manifest, private_key=own_bundle.private_key)
+    signature = signatures.sign(manifest, private_key=own_bundle.private_key)
     (device.server.folder / "manifest.sig").write_bytes(signature)
     with pytest.raises(SignatureError, match=r"has no release\.json"):
         device.fetch()

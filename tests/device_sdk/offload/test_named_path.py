@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from device_sdk.bundles.hybrid import Hybrid, path_digest
+from device_sdk.bundles.hybrid import path_digest
+from device_sdk.bundles.manifest import Hybrid
 from device_sdk.errors import UsageError
 from device_sdk.offload.named_path import MAX_NAME, bundle_of, named_path, path_model
 

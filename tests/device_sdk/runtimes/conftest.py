@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from device_sdk.bundles.composition import Stretch
+from device_sdk.fragments.composition import Stretch
 from device_sdk.runtimes import RUNTIMES, make_runtime
 from device_sdk.supernet.blocks import TensorSpec
 

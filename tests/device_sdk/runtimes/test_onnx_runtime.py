@@ -10,8 +10,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from device_sdk.bundles.composition import Stretch, compose
 from device_sdk.errors import CompositionError, RuntimeFailedError, UsageError
+from device_sdk.fragments.composition import Stretch, compose
 from device_sdk.runtimes import make_runtime
 from device_sdk.runtimes.onnx_runtime import OnnxRuntime, provider_chain
 from device_sdk.supernet.blocks import TensorSpec

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.bundles.manifest import decode_manifest
+from device_sdk.bundles.manifest_reading import decode_manifest
 from device_sdk.random_source import SplitMix64
 from device_sdk.search.nearby import Neighbourhood, latency_range_ms, nearby_init, nearby_mutate
 from device_sdk.supernet.cost import MB, Budget, CostModel, EdgeCost

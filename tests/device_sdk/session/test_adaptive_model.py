@@ -41,7 +41,7 @@ def model(tiny_bundle, slow_state):
 def raw_logits(bundle, tiny_bundle, model):
     """What a bare ONNX Runtime answers for a subnet: no session of ours in between."""
     onnxruntime = pytest.importorskip("onnxruntime")
-    from device_sdk.bundles.composition import compose
+    from device_sdk.fragments.composition import compose
 
     def answer(subnet, tensor):
         options = onnxruntime.SessionOptions()

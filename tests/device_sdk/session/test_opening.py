@@ -13,7 +13,6 @@ import pytest
 
 from benchmarks.faults.tools.fault_proxy import Fault, FaultProxy, behind_proxy
 from benchmarks.faults.tools.full_disk import fill, small_disk, without_room
-from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.delivery.store import BundleStore
 from device_sdk.errors import BlobError, BundleError, PathweaveError, RollbackError, SelfTestError, StorageError
@@ -22,6 +21,7 @@ from device_sdk.runtimes.settings import RuntimeSettings
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.device_state import DeviceState
 from device_sdk.session.opening import open_location
+from device_sdk.signing import signatures
 from device_sdk.supernet.plan import Edge, Plan, Subnet
 
 
@@ -49,7 +49,7 @@ class Served:
         path = self.folder / "manifest.json"
         data = json.dumps(json.loads(path.read_bytes()) | changes).encode()
         path.write_bytes(data)
-        (self.folder / "manifest.sig").write_bytes(signing.sign(data, private_key=self.private_key))
+        (self.folder / "manifest.sig").write_bytes(signatures.sign(data, private_key=self.private_key))
         self.passes()
 
     def passes(self) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from device_sdk.bundles import signing
 from device_sdk.errors import InputError
 from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.signing import signatures
 from device_sdk.supernet.cost import Uplink
 from tests.device_sdk.tiny_bundle import SIDE
 from tests.device_sdk.tiny_segmenter import write_tiny_segmenter
@@ -18,7 +18,7 @@ SLOW = {"max_drop": 0.02, "device_factor": 500.0}
 @pytest.fixture(scope="module")
 def segmenter(tmp_path_factory):
     folder = tmp_path_factory.mktemp("segmenter")
-    (folder / "key").write_bytes(signing.new_key_pair()[0])
+    (folder / "key").write_bytes(signatures.new_key_pair()[0])
     write_tiny_segmenter(folder / "bundle", folder / "key")
     with AdaptiveModel.open(folder / "bundle", state_folder=folder / "state") as model:
         yield model

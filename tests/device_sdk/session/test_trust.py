@@ -8,12 +8,12 @@ import shutil
 import pytest
 
 from benchmarks.faults.tools.fault_proxy import behind_proxy
-from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import SignatureError, UsageError
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.device_state import DeviceState
 from device_sdk.session.opening import bundle_at
+from device_sdk.signing import signatures
 from tests.contract.signed_files import key_list, private, release, write_pair
 
 
@@ -104,7 +104,7 @@ def test_an_installed_bundle_opens_offline_after_its_single_key_became_a_release
     private_key, public_key = write_pair(state.parent, "release-1")
     www = state.parent / "www" / "v1" / "bundles" / "tiny"
     data = (www / "manifest.json").read_bytes()
-    (www / "manifest.sig").write_bytes(signing.sign(data, private_key=private_key))
+    (www / "manifest.sig").write_bytes(signatures.sign(data, private_key=private_key))
     AdaptiveModel.open(address, trust=public_key, state_folder=state).close()
     with AdaptiveModel.open(address, trust=key_list(), state_folder=state) as model:  # the server has no release yet
         assert model.bundle.manifest.name == "tiny"

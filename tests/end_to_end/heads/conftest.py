@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.signing import signatures
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice, Fallback, Plan, RemoteRef, Split
 from pathweave.server_process import running_server
 from tests.device_sdk.tiny_bundle import write_tiny_bundle
@@ -54,7 +54,7 @@ class Served:
 def write_bundle(folder: Path) -> tuple[Path, Path]:
     """The tiny bundle in ``folder / "tiny"``; returns its public and private key."""
     private, public = folder / "key", folder / "key.pub"
-    for path, data in zip((private, public), signing.new_key_pair(), strict=True):
+    for path, data in zip((private, public), signatures.new_key_pair(), strict=True):
         path.write_bytes(data)
     write_tiny_bundle(folder / "tiny", private)
     return public, private

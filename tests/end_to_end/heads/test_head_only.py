@@ -7,13 +7,13 @@ import json
 import numpy as np
 import pytest
 
-from device_sdk.bundles import signing
 from device_sdk.errors import UsageError
 from device_sdk.execution.part_sizes import part_sizes
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import ABSTAINED, FALLBACK, SERVER
 from device_sdk.session.heads import plan_head
+from device_sdk.signing import signatures
 from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.plan import ExitChoice, Plan
 from device_sdk.supernet.requirement import Requirement
@@ -191,7 +191,7 @@ def test_a_new_version_brings_the_same_head_and_no_more(tmp_path):
         manifest = json.loads((own.folder / "manifest.json").read_bytes()) | {"version": 2}
         data = json.dumps(manifest).encode()
         (own.folder / "manifest.json").write_bytes(data)
-        (own.folder / "manifest.sig").write_bytes(signing.sign(data, private_key=private))
+        (own.folder / "manifest.sig").write_bytes(signatures.sign(data, private_key=private))
         with running_server(tmp_path / "tiny", data=tmp_path / "again") as new_url:
             proxy.forward_to(new_url)
             with AdaptiveModel.open(own.address, trust=public, state_folder=state) as model:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.signing import new_key_pair
 from device_sdk.errors import SignatureError, StorageError
+from device_sdk.signing.signatures import new_key_pair
 from packager.assembly.bundle_writer import BundleWriter
 from packager.assembly.output_claim import OutputClaim
 from tests.packager.assembly.small_bundle import BLOB, ROOT, manifest_of, write

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from device_sdk.bundles.composition import compose
 from device_sdk.errors import CompositionError
+from device_sdk.fragments.composition import compose
 from device_sdk.runtimes import OnnxRuntime
 from packager.exporting import part_graphs
 from packager.exporting.export import SHARED_MIN_BYTES, ExportedBlocks, export_blocks

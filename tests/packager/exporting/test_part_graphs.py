@@ -10,7 +10,7 @@ import torch
 from onnx import helper
 from torch import Tensor, nn
 
-from device_sdk.bundles.composition import Stretch
+from device_sdk.fragments.composition import Stretch
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.blocks import TensorSpec
 from packager.errors import TraceError

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.hybrid import hybrid_plan, require_pair
+from device_sdk.bundles.hybrid_pairs import hybrid_plan, require_pair
 from device_sdk.bundles.manifest import encode_manifest
 from device_sdk.errors import BundleError, DataError, UsageError
 from device_sdk.execution.self_test import run_self_test

@@ -13,8 +13,8 @@ import onnxruntime
 import pytest
 import torch
 
-from device_sdk.bundles.composition import compose
 from device_sdk.data.preprocessing import prepare
+from device_sdk.fragments.composition import compose
 from device_sdk.progress import SilentProgress
 from device_sdk.runtimes import OnnxRuntime
 from packager.exporting.export import ExportedBlocks

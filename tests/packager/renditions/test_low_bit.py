@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from device_sdk.bundles.fragment import read_fragment
+from device_sdk.fragments.fragment import read_fragment
 from packager.renditions.low_bit import BITS, pack_weights, packed_planes
 from packager.renditions.rounding import quantise
 

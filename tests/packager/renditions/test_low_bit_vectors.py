@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk.bundles.composition import Stretch
+from device_sdk.fragments.composition import Stretch
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.blocks import TensorSpec
 from tests.contract.agreement import differences_from_frozen

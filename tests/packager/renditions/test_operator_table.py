@@ -1,4 +1,4 @@
-"""What the packager writes is what a device accepts (device_sdk/bundles/operators.py)."""
+"""What the packager writes is what a device accepts (device_sdk/fragments/operators.py)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from device_sdk.bundles import sizes
-from device_sdk.bundles.composition import read_fragments
-from device_sdk.bundles.fragment import read_fragment
-from device_sdk.bundles.sizes import check_sizes
+from device_sdk.fragments import sizes
+from device_sdk.fragments.composition import read_fragments
+from device_sdk.fragments.fragment import read_fragment
+from device_sdk.fragments.sizes import check_sizes
 from device_sdk.progress import SilentProgress
 from device_sdk.supernet.blocks import TensorSpec
 from packager.exporting.part_graphs import Part, part_graphs

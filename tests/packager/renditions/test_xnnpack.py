@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from device_sdk.bundles.composition import Stretch
+from device_sdk.fragments.composition import Stretch
 from device_sdk.supernet.blocks import TensorSpec
 from packager.errors import NotDelegatedError
 from packager.exporting.export import export_blocks

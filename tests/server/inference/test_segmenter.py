@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from device_sdk.bundles import signing
 from device_sdk.errors import UsageError
 from device_sdk.offload.agreement import agree
 from device_sdk.offload.client import ModelMetadata, TensorMetadata
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import SERVER, SUBNET
+from device_sdk.signing import signatures
 from device_sdk.supernet.plan import Ask, MaxConfidence, Plan, RemoteRef, Split
 from tests.device_sdk.tiny_bundle import CLASSES, SIDE
 from tests.device_sdk.tiny_segmenter import write_tiny_segmenter
@@ -20,7 +20,7 @@ from tests.device_sdk.tiny_segmenter import write_tiny_segmenter
 @pytest.fixture
 def folder(tmp_path):
     key = tmp_path / "key"
-    key.write_bytes(signing.new_key_pair()[0])
+    key.write_bytes(signatures.new_key_pair()[0])
     write_tiny_segmenter(tmp_path / "bundles" / "segmenter", key)
     return tmp_path / "bundles" / "segmenter"
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.releasing import read_chain
 from device_sdk.errors import BlobError, SignatureError, StorageError, UsageError
+from device_sdk.signing import signatures
 from server.catalogue import Catalogue
 from server.errors import PublishError
 from server.jobs.publishing import Signer, check_made, is_published, next_version, place_of, publish, seal
@@ -50,7 +50,7 @@ def test_a_version_whose_folder_holds_something_else_is_passed_over(bundles, cat
 def test_sealing_signs_with_the_key_of_the_server(tiny, made):
     (made / "manifest.sig").unlink()
     digest = seal(made, name="digits", version=2, signer=Signer(tiny.private_key), now_s=0)
-    signing.verify(
+    signatures.verify(
         (made / "manifest.json").read_bytes(), (made / "manifest.sig").read_bytes(), public_key=tiny.public_key
     )
     assert Bundle.open(made, trust=tiny.public_key).digest == digest

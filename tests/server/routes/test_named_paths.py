@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.hybrid import Hybrid, path_digest
-from device_sdk.bundles.manifest import encode_manifest
+from device_sdk.bundles.hybrid import path_digest
+from device_sdk.bundles.manifest import Hybrid, encode_manifest
 from device_sdk.commands.hybrid_command import plan_hybrid
 from device_sdk.errors import BundleError, TransferError, UsageError
 from device_sdk.offload.named_path import path_model

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.bundles import protobuf
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.composition import Stretch, compose
-from device_sdk.bundles.fragment import read_fragment
 from device_sdk.bundles.golden import golden_inputs
 from device_sdk.errors import CompositionError, RuntimeFailedError
+from device_sdk.fragments import protobuf
+from device_sdk.fragments.composition import Stretch, compose
+from device_sdk.fragments.fragment import read_fragment
 from device_sdk.supernet.blocks import Golden, InputSize, TensorSpec
 from device_sdk.supernet.paths import enumerate_subnets
 from device_sdk.supernet.plan import ExitChoice

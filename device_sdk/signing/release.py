@@ -12,10 +12,10 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from device_sdk.bundles.key_list import KeyList
-from device_sdk.bundles.manifest import IDENTIFIER, Manifest
-from device_sdk.bundles.signed_json import TimeS, decode_envelope, decode_payload
 from device_sdk.errors import ClockError, ExpiredError, RollbackError, SignatureError
+from device_sdk.signing.key_list import KeyList
+from device_sdk.signing.signed_json import TimeS, decode_envelope, decode_payload
+from device_sdk.supernet.blocks import IDENTIFIER
 
 RELEASE = "release.json"
 RELEASE_MAX_BYTES = 16_384
@@ -80,16 +80,14 @@ def require_same_manifest(release: Release, data: bytes) -> None:
         )
 
 
-def require_same_name(release: Release, manifest: Manifest) -> None:
+def require_same_name(release: Release, name: str, version: int) -> None:
     """Refuse a release that says another name or version than the manifest.
 
     Raises:
         SignatureError: refused.
     """
-    if (manifest.name, manifest.version) != (release.name, release.version):
-        raise SignatureError(
-            f"{RELEASE} is of {release.name} {release.version}, manifest.json of {manifest.name} {manifest.version}"
-        )
+    if (name, version) != (release.name, release.version):
+        raise SignatureError(f"{RELEASE} is of {release.name} {release.version}, manifest.json of {name} {version}")
 
 
 def require_unexpired(release: Release, newest: KeyList, *, clock_s: float, mark: TimeMark) -> None:

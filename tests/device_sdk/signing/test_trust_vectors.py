@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from device_sdk import errors
-from device_sdk.bundles.key_list import list_digest, next_list, pinned_list
-from device_sdk.bundles.release import TimeMark, raised, require_same_manifest, require_same_name, require_unexpired
-from device_sdk.bundles.trust import SignedParts, TrustedKeys
 from device_sdk.delivery.marks import decode_time_mark, encode_mark
 from device_sdk.errors import PathweaveError, SignatureError
+from device_sdk.signing.key_list import list_digest, next_list, pinned_list
+from device_sdk.signing.release import TimeMark, raised, require_same_manifest, require_same_name, require_unexpired
+from device_sdk.signing.trust import SignedParts, TrustedKeys
 from tests.contract.agreement import differences_from_frozen
 
 CONTRACT = Path(__file__).parents[2] / "contract"
 VECTORS = json.loads((CONTRACT / "trust.json").read_text())
 LISTS = {name: text.encode() for name, text in VECTORS["lists"].items()}
-
-
-@dataclass
-class Named:
-    """What is looked at of a manifest."""
-
-    name: str
-    version: int
 
 
 def chain(names):
@@ -76,7 +67,7 @@ def test_releases(case):
         marks.append(raised(marks[0], release, trusted.newest))
         require_unexpired(release, trusted.newest, clock_s=case["clock_s"], mark=marks[1])
         require_same_manifest(release, MANIFESTS[case["manifest_sha256"]])
-        require_same_name(release, Named(case["name"], case["version"]))
+        require_same_name(release, case["name"], case["version"])
 
     check(case, install)
     assert (marks[1:] or [None])[0] == (case["mark_after"] and TimeMark(*case["mark_after"]))

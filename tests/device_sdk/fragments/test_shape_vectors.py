@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from device_sdk.bundles.composition import Stretch, compose
 from device_sdk.errors import CompositionError
+from device_sdk.fragments.composition import Stretch, compose
 from device_sdk.supernet.blocks import TensorSpec
 from tests.contract.agreement import differences_from_frozen
 

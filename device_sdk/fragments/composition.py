@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from device_sdk.bundles import protobuf
-from device_sdk.bundles.fragment import Fragment, read_fragment
-from device_sdk.bundles.sizes import check_sizes
 from device_sdk.errors import CompositionError
+from device_sdk.fragments import protobuf
+from device_sdk.fragments.fragment import Fragment, read_fragment
+from device_sdk.fragments.sizes import check_sizes
 from device_sdk.supernet.blocks import TensorSpec
 
 # field numbers of onnx.proto

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from device_sdk.bundles import protobuf
+from device_sdk.fragments import protobuf
 
 numbers = st.integers(1, 2**29 - 1)
 words = st.integers(0, 2**64 - 1)

@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from device_sdk.bundles import protobuf
-from device_sdk.bundles.operators import DOMAINS, ELEMENT_BYTES, OPERATORS
-from device_sdk.bundles.protobuf import FIXED32, LENGTH_DELIMITED, VARINT
 from device_sdk.errors import CompositionError
+from device_sdk.fragments import protobuf
+from device_sdk.fragments.operators import DOMAINS, ELEMENT_BYTES, OPERATORS
+from device_sdk.fragments.protobuf import FIXED32, LENGTH_DELIMITED, VARINT
 
 MAX_NODES = 100_000  # per fragment
 MAX_PARTS = 4096  # inputs, outputs and attributes per node; axes per initializer

@@ -26,9 +26,9 @@ from benchmarks.faults.hostile_models import (
     relu_with,
     stretch,
 )
-from device_sdk.bundles.composition import Stretch, compose
-from device_sdk.bundles.protobuf import text_field
 from device_sdk.errors import CompositionError
+from device_sdk.fragments.composition import Stretch, compose
+from device_sdk.fragments.protobuf import text_field
 
 
 def test_data_outside_the_bundle_in_a_branch_of_an_if_is_not_read(runtime, tmp_path):

@@ -16,9 +16,9 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from device_sdk.bundles import signing
 from device_sdk.errors import SignatureError, UnsupportedFormatError
 from device_sdk.files.untrusted_json import decode_json
+from device_sdk.signing import signatures
 
 SIGNATURES_MAX = 64  # of one envelope
 LATEST_S = 253_402_300_799  # the last second of the year 9999
@@ -60,7 +60,7 @@ class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return frozenset(
             one.key
             for one in self.signatures
-            if one.key in keys and signing.is_signature(bytes.fromhex(one.signature), signed, public_key=one.key)
+            if one.key in keys and signatures.is_signature(bytes.fromhex(one.signature), signed, public_key=one.key)
         )
 
     def with_signature(self, private_key: Path, *, context: bytes) -> Envelope:
@@ -69,8 +69,8 @@ class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             SignatureError: the key file cannot be used, or there are too many signatures.
         """
-        key = signing.public_half(private_key)
-        signature = signing.sign(context + self.payload_bytes, private_key=private_key)
+        key = signatures.public_half(private_key)
+        signature = signatures.sign(context + self.payload_bytes, private_key=private_key)
         others = tuple(one for one in self.signatures if one.key != key)
         if len(others) >= SIGNATURES_MAX:
             raise SignatureError(f"there are {SIGNATURES_MAX} signatures already")

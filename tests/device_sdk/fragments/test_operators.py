@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from device_sdk.bundles.operators import ELEMENT_BYTES, OPERATORS
-from device_sdk.bundles.shape_rules import SHAPE_DRIVEN
+from device_sdk.fragments.operators import ELEMENT_BYTES, OPERATORS
+from device_sdk.fragments.shape_rules import SHAPE_DRIVEN
 
 onnx = pytest.importorskip("onnx", reason="needs the extra: pip install 'pathweave[dev]'")
 

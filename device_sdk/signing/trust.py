@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from device_sdk.bundles import signing
-from device_sdk.bundles.key_list import KEYS_MAX_BYTES, KeyList, list_digest, next_list, pinned_list
-from device_sdk.bundles.release import RELEASE, Release, require_same_manifest, verify_release
 from device_sdk.errors import SignatureError
+from device_sdk.signing import signatures
+from device_sdk.signing.key_list import KEYS_MAX_BYTES, KeyList, list_digest, next_list, pinned_list
+from device_sdk.signing.release import RELEASE, Release, require_same_manifest, verify_release
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class TrustedKey:
         """Verify manifest.sig."""
         if parts.signature is None:
             raise SignatureError(f"{parts.source} is not signed, but a trusted key was given")
-        signing.verify_pem(parts.manifest, parts.signature, pem=self.pem, name=self.name)
+        signatures.verify_pem(parts.manifest, parts.signature, pem=self.pem, name=self.name)
         return None
 
 
@@ -104,7 +104,7 @@ class TrustedKeys:
     def _has_signed(self, parts: SignedParts) -> bool:
         signature = parts.signature
         return signature is not None and any(
-            signing.is_signature(signature, parts.manifest, public_key=key) for key in self.newest.release_keys
+            signatures.is_signature(signature, parts.manifest, public_key=key) for key in self.newest.release_keys
         )
 
     def _release(self, data: bytes) -> Release:
@@ -133,7 +133,7 @@ def load_trust(given: Trustable) -> Trust | None:
     data = given if isinstance(given, bytes) else _read(Path(given))
     if data.lstrip()[:1] == b"{":
         return TrustedKeys((pinned_list(data, what=name),), list_digest(data))
-    signing.check_public(data, name=str(given) if not isinstance(given, bytes) else name)
+    signatures.check_public(data, name=str(given) if not isinstance(given, bytes) else name)
     return TrustedKey(data, name)
 
 

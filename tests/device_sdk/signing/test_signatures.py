@@ -6,15 +6,15 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa, x25519
 
-from device_sdk.bundles import signing
 from device_sdk.errors import SignatureError
+from device_sdk.signing import signatures
 
 
 @pytest.fixture
 def keys(tmp_path):
     """The files of a new pair: (private, public)."""
     paths = tmp_path / "key", tmp_path / "key.pub"
-    for path, data in zip(paths, signing.new_key_pair(), strict=True):
+    for path, data in zip(paths, signatures.new_key_pair(), strict=True):
         path.write_bytes(data)
     return paths
 
@@ -34,34 +34,34 @@ def foreign_keys(request, tmp_path):
 
 def test_a_signature_verifies_with_the_other_half_of_its_key(keys):
     private, public = keys
-    signature = signing.sign(b"manifest", private_key=private)
-    assert len(signature) == signing.SIGNATURE_BYTES
-    signing.verify(b"manifest", signature, public_key=public)
+    signature = signatures.sign(b"manifest", private_key=private)
+    assert len(signature) == signatures.SIGNATURE_BYTES
+    signatures.verify(b"manifest", signature, public_key=public)
 
 
 def test_every_pair_is_another_one():
-    assert signing.new_key_pair() != signing.new_key_pair()
+    assert signatures.new_key_pair() != signatures.new_key_pair()
 
 
 @pytest.mark.parametrize("length", [0, 63, 65])
 def test_a_signature_of_another_length_is_refused(keys, length):
     with pytest.raises(SignatureError, match=r"not by key\.pub"):
-        signing.verify(b"manifest", b"\0" * length, public_key=keys[1])
+        signatures.verify(b"manifest", b"\0" * length, public_key=keys[1])
 
 
 def test_altered_data_an_altered_signature_and_another_key_are_refused(keys, tmp_path):
     private, public = keys
-    signature = signing.sign(b"manifest", private_key=private)
+    signature = signatures.sign(b"manifest", private_key=private)
     flipped = bytes([signature[0] ^ 1, *signature[1:]])
     other = tmp_path / "other.pub"
-    other.write_bytes(signing.new_key_pair()[1])
+    other.write_bytes(signatures.new_key_pair()[1])
     for data, mark, key in [
         (b"Manifest", signature, public),
         (b"manifest", flipped, public),
         (b"manifest", signature, other),
     ]:
         with pytest.raises(SignatureError, match="signature is not by") as caught:
-            signing.verify(data, mark, public_key=key)
+            signatures.verify(data, mark, public_key=key)
         assert caught.value.hint
 
 
@@ -70,17 +70,17 @@ def test_what_is_not_pem_is_refused(tmp_path, content):
     path = tmp_path / "key"
     path.write_bytes(content)
     with pytest.raises(SignatureError, match="is not a public key in PEM form"):
-        signing.verify(b"", b"\0" * 64, public_key=path)
+        signatures.verify(b"", b"\0" * 64, public_key=path)
     with pytest.raises(SignatureError, match="is not a private key in PEM form"):
-        signing.sign(b"", private_key=path)
+        signatures.sign(b"", private_key=path)
 
 
 def test_keys_of_another_kind_are_refused(foreign_keys):
     private, public = foreign_keys
     with pytest.raises(SignatureError, match="is not an Ed25519 key"):
-        signing.sign(b"", private_key=private)
+        signatures.sign(b"", private_key=private)
     with pytest.raises(SignatureError, match="is not an Ed25519 key"):
-        signing.verify(b"", b"\0" * 64, public_key=public)
+        signatures.verify(b"", b"\0" * 64, public_key=public)
 
 
 def test_a_private_key_that_wants_a_password_is_refused(tmp_path):
@@ -92,32 +92,32 @@ def test_a_private_key_that_wants_a_password_is_refused(tmp_path):
     )
     (tmp_path / "key").write_bytes(locked)
     with pytest.raises(SignatureError, match="not a private key in PEM form"):
-        signing.sign(b"", private_key=tmp_path / "key")
+        signatures.sign(b"", private_key=tmp_path / "key")
 
 
 @pytest.mark.parametrize("missing", ["nothing", "."])
 def test_a_key_file_that_cannot_be_read_is_named(tmp_path, missing):
     path = tmp_path / missing
     with pytest.raises(SignatureError, match="cannot read the key") as caught:
-        signing.verify(b"", b"\0" * 64, public_key=path)
+        signatures.verify(b"", b"\0" * 64, public_key=path)
     assert "pathweave key new" in caught.value.hint
     with pytest.raises(SignatureError, match="cannot read the key"):
-        signing.sign(b"", private_key=path)
+        signatures.sign(b"", private_key=path)
 
 
 def test_the_halves_of_a_pair_are_not_interchangeable(keys):
     private, public = keys
     with pytest.raises(SignatureError, match="is not a private key"):
-        signing.sign(b"", private_key=public)
+        signatures.sign(b"", private_key=public)
     with pytest.raises(SignatureError, match="is not a public key"):
-        signing.verify(b"", b"\0" * 64, public_key=private)
+        signatures.verify(b"", b"\0" * 64, public_key=private)
 
 
 def test_openssl_reads_our_keys_and_agrees_on_signatures(keys, tmp_path):
     private, public = keys
     data, signature = tmp_path / "manifest.json", tmp_path / "manifest.sig"
     data.write_bytes(b'{"a": 1}')
-    signature.write_bytes(signing.sign(data.read_bytes(), private_key=private))
+    signature.write_bytes(signatures.sign(data.read_bytes(), private_key=private))
     command = [
         "openssl",
         "pkeyutl",

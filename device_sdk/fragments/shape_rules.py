@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from device_sdk.bundles.known_values import (
+from device_sdk.fragments.known_values import (
     MAX_EXTENT,
     Attributes,
     Given,
@@ -24,7 +24,7 @@ from device_sdk.bundles.known_values import (
     known_values,
     shape_of,
 )
-from device_sdk.bundles.layer_shapes import (
+from device_sdk.fragments.layer_shapes import (
     convolved,
     gemm,
     matrix_product,

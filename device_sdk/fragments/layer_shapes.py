@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from device_sdk.bundles.known_values import Attributes, Given, Shape, broadcast, given_at, integers_of, shape_of
+from device_sdk.fragments.known_values import Attributes, Given, Shape, broadcast, given_at, integers_of, shape_of
 
 
 def convolved(given: Given, attributes: Attributes) -> Shape:

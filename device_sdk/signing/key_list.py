@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from device_sdk.bundles.signed_json import Envelope, Key, TimeS, decode_envelope, decode_payload
 from device_sdk.errors import SignatureError
+from device_sdk.signing.signed_json import Envelope, Key, TimeS, decode_envelope, decode_payload
 
 KEYS = "keys"  # the folder of the lists
 KEYS_MAX_BYTES = 65_536

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from device_sdk.bundles.fragment import Fragment, Node, Tensor
-from device_sdk.bundles.known_values import MAX_VALUES, Inferred, UndeterminedError
-from device_sdk.bundles.shape_rules import SHAPE_DRIVEN, infer
 from device_sdk.errors import CompositionError
+from device_sdk.fragments.fragment import Fragment, Node, Tensor
+from device_sdk.fragments.known_values import MAX_VALUES, Inferred, UndeterminedError
+from device_sdk.fragments.shape_rules import SHAPE_DRIVEN, infer
 from device_sdk.supernet.blocks import TensorSpec
 
 MIN_LIMIT_ELEMENTS = 64 << 20  # 256 MB of float32

@@ -1,0 +1,1 @@
+"""ONNX fragments: read from untrusted bytes, bounded before they run, composed into graphs. Pure."""

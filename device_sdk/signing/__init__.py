@@ -1,0 +1,1 @@
+"""Signatures: Ed25519 keys, key lists that rotate, releases that expire, trust in a bundle."""
