@@ -443,3 +443,23 @@ def test_a_server_that_is_away_is_planned_without(demo_folder, public_key, state
         planned = model.plan_for(data.images[:60], data.labels[:60], Requirement(accuracy=0.5, optimise="latency_ms"))
     assert "ask" not in planned.choice.by_kind
     assert planned.servers.notes[0].startswith("no server is asked:")
+
+
+def test_run_connects_the_models_that_the_plan_names_and_refuses_one_that_is_not_there(
+    demo_folder, public_key, server, state
+):
+    folder = demo_folder / "bundles" / "digits"
+    with AdaptiveModel.open(folder, trust=public_key, state_folder=state) as model:
+        everything = MaxConfidence(UNREACHABLE_CONFIDENCE)
+        model.use(Plan(model.bundle.supernet.original, hard=Ask(everything, RemoteRef("digits:images"))))
+    command = [sys.executable, "-m", "pathweave", "run", str(folder), "--state", str(state), "--data", "digits#report"]
+    command += ["--limit", "20", "--server", server, "--privacy", "inputs", "--timeout-s", "10", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    def run(*more):
+        return subprocess.run([*command, *more], capture_output=True, text=True, env=environment, timeout=60)
+
+    assert json.loads(run().stdout)["sources"] == {"server": 20}
+    refused = run("--server-model", "nonsense")
+    assert refused.returncode == 2
+    assert f"{server} has no model nonsense" in refused.stderr
