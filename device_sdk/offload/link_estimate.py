@@ -1,4 +1,4 @@
-"""Estimate of the link to a server, kept up to date from real requests and probes. Pure except for the injected clock."""
+"""Estimate of the link to a server, updated by real requests and probes. Pure except for the injected clock."""
 
 from __future__ import annotations
 
