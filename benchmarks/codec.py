@@ -24,7 +24,7 @@ SHARES = (0.1, 0.5, 0.9)  # of the original path, at whose end packets are made
 
 @dataclass(frozen=True)
 class _Way:
-    """How a packet is made."""
+    """Settings for packing activations."""
 
     bits: int
     per_channel: bool

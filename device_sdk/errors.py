@@ -157,7 +157,7 @@ class NoAnswerYetError(PathweaveError):
 
 
 class MeasurementError(PathweaveError):
-    """What was measured makes no sense: the clock stood still or ran backwards."""
+    """A measurement makes no sense: the clock stood still or ran backwards."""
 
 
 class ClosedError(PathweaveError):

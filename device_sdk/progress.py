@@ -21,7 +21,7 @@ class Task(Protocol):
 
 
 class Progress(Protocol):
-    """Where progress goes. ``task`` opens one piece of work that counts up to ``total``."""
+    """Receiver of progress. ``task`` opens one piece of work that counts up to ``total``."""
 
     def task(self, name: str, total: float, *, done: float = 0.0) -> contextlib.AbstractContextManager[Task]:
         """Start a task of ``total`` units; it ends when the context is left. ``done``: units that earlier runs did."""

@@ -38,6 +38,6 @@ def disable_runtime_telemetry(environment: MutableMapping[str, str], *, imported
 
 
 def _sends(runtime: object) -> bool:
-    """Whether an imported ``runtime`` is of a version with telemetry."""
+    """True if an imported ``runtime`` is of a version with telemetry."""
     version = re.match(r"(\d+)\.(\d+)", str(getattr(runtime, "__version__", "")))
     return version is not None and (int(version[1]), int(version[2])) >= _SENDS_FROM

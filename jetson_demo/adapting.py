@@ -39,7 +39,7 @@ class Fitted:
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """What is wanted: a budget.
+    """The goal: a budget.
 
     ``least_accuracy``: the planner then chooses the fastest plan of any kind that has it.
     ``live``: keep the budget while the device becomes slower and faster.

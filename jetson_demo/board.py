@@ -42,7 +42,7 @@ def read_board(root: Path = _ROOT) -> Board:
 
 @dataclass(frozen=True)
 class Change:
-    """What latencies no longer hold for. ``profile_again``: a stored profile does not tell the two states apart."""
+    """A change after which latencies no longer hold. ``profile_again``: a stored profile does not tell the two states apart."""
 
     text: str
     profile_again: bool
@@ -67,7 +67,7 @@ class BoardWatch:
         self.board = self._planned = self._look()
 
     def change(self) -> Change | None:
-        """What has changed since the last change; None if nothing has, or too short a time ago."""
+        """The change since the last one; None if nothing has changed, or too short a time ago."""
         now_s = self._clock()
         if 0 <= now_s - self._looked_s < _LOOK_S:
             return None

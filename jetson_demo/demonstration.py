@@ -213,7 +213,7 @@ def _fewest(*counts: int | None) -> int | None:
 
 
 def _planned(planned: Planned) -> dict[str, Any]:
-    """What the planner chose, and the best of each kind with what it misses."""
+    """Lines on the chosen plan, and on the best of each kind with the limits that it misses."""
     choice = planned.choice
     return {
         "kind": choice.kind,

@@ -26,12 +26,12 @@ class FrameSource(Protocol):
 
     @property
     def count(self) -> int | None:
-        """How many frames there are; None if that is unknown or they never end."""
+        """Number of frames; None if unknown or endless."""
         ...
 
     @property
     def skipped(self) -> Mapping[Path, str]:
-        """What cannot be used, with the reasons."""
+        """Files that cannot be used, with the reasons."""
         ...
 
     def sample(self, count: int, *, note: Note) -> npt.NDArray[np.uint8]:

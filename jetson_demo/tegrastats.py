@@ -32,7 +32,7 @@ class BoardLine:
 
 
 def parse(line: str) -> BoardLine:
-    """What a line states; what it lacks is None or missing."""
+    """Readings of one line; those that it lacks are None or missing."""
     ram = _RAM.search(line)
     temperatures_c = {name.lower(): float(value) for name, value in _TEMPERATURE.findall(line)}
     return BoardLine(

@@ -1,4 +1,4 @@
-"""``pathweave inspect``: what a bundle holds, every byte of it verified. Needs the base installation alone."""
+"""``pathweave inspect``: contents of a bundle, every byte of it verified. Needs the base installation alone."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def describe_bundle(bundle: Bundle) -> dict[str, Any]:
 
 
 def _held(bundle: Bundle) -> dict[str, Any]:
-    """Which blocks are here, and what is not."""
+    """Blocks that are held here, and the number and size of blobs that are not."""
     absent = bundle.absent_blobs()
     return {
         "whole": bundle.part.is_whole,

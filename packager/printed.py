@@ -1,4 +1,4 @@
-"""What ``pathweave package`` and ``pathweave inspect`` print: minutes and memory, blocks, exits, bytes."""
+"""Output of ``pathweave package`` and ``pathweave inspect``: minutes and memory, blocks, exits, bytes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def print_estimate(said: Mapping[str, Any]) -> None:
 
 
 def shortened(note: str, limit: int = 200) -> str:
-    """A note whose enumeration does not fill the screen: the entries up to `limit` characters, and how many follow."""
+    """A note whose enumeration does not fill the screen: entries up to `limit` characters, and the number of others."""
     if len(note) <= limit or ", " not in note[:limit]:
         return note
     shown = note[:limit].rpartition(", ")[0]

@@ -38,7 +38,7 @@ class GrownExits:
 
 
 def wants_zoo(recipe: Recipe, expansion: Expansion) -> bool:
-    """Whether exits are to be trained from the zoo; not if ``branch_weights`` brought some."""
+    """True if exits are to be trained from the zoo; False if ``branch_weights`` brought some."""
     return recipe.branches != "two" and not expansion.exits and bool(zoo_positions(expansion, recipe.exit_positions))
 
 
@@ -86,7 +86,7 @@ def block_seconds(recipe: Recipe, expansion: Expansion, seconds_left: Callable[[
 
 
 def with_stand_ins(recipe: Recipe, expansion: Expansion) -> Expansion:
-    """The expansion with as many exits as the zoo will leave, for estimating what packaging takes."""
+    """The expansion with as many exits as the zoo will leave, for estimating the cost of packaging."""
     if not wants_zoo(recipe, expansion):
         return expansion
     exits: list[TrainableExit] = []

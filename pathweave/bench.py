@@ -1,8 +1,8 @@
 """The bench runner: finds a benchmark, runs it, compares it with its targets and stores the result.
 
 A measurement is a module ``benchmarks/NAME.py``, or ``benchmarks/NAME/bench.py`` beside helpers of its own, dashes as
-underscores, with ``TARGETS: dict[str, Target]`` and ``run(options: BenchOptions) -> BenchOutcome``. What it found is
-written as it is to ``NAME.json`` (``NAME-quick.json`` for ``--quick``), missed targets included.
+underscores, with ``TARGETS: dict[str, Target]`` and ``run(options: BenchOptions) -> BenchOutcome``. Its result is
+written unchanged to ``NAME.json`` (``NAME-quick.json`` for ``--quick``), missed targets included.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     maximum: float | None = None
 
     def holds(self, value: float | None) -> bool:
-        """Whether ``value`` is in the range; False for a missing or non-finite figure."""
+        """True if ``value`` is in the range; False for a missing or non-finite figure."""
         if value is None or not math.isfinite(value):
             return False
         return (self.minimum is None or value >= self.minimum) and (self.maximum is None or value <= self.maximum)

@@ -27,7 +27,7 @@ _TURN_BYTES = 1 << 20  # sent at once, before other connections have their turn
 
 
 class _Task(WSGITask):
-    """Passes on what the application needs to know, and ends the connection where it has to."""
+    """Passes connection data to the application, and ends the connection while the server drains."""
 
     def get_environment(self) -> dict[str, Any]:
         environ: dict[str, Any] = super().get_environment()
@@ -87,7 +87,7 @@ class Connection(HTTPChannel):
 
     @property
     def idle(self) -> bool:
-        """Whether no request is being received, processed or answered."""
+        """True if no request is being received, processed or answered."""
         return not self.requests and self.request is None and not self._ahead and not self.total_outbufs_len
 
     @property
@@ -96,7 +96,7 @@ class Connection(HTTPChannel):
         return None if self.requests else (bool(self.total_outbufs_len), self._waiting_since_s)
 
     def client_gone(self) -> bool:
-        """Whether the client has closed its connection, or its side of it."""
+        """True if the client has closed its connection, or its side of it."""
         try:
             return not self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -105,7 +105,7 @@ class Connection(HTTPChannel):
             return True
 
     def received(self, data: bytes) -> bool:
-        """Take ``data`` from the socket. What lies behind a whole request waits until that is answered."""
+        """Take ``data`` from the socket. Bytes behind a whole request wait until that is answered."""
         with self.requests_lock:
             if not data or self.will_close or self.close_when_flushed:
                 return False
@@ -142,7 +142,7 @@ class Connection(HTTPChannel):
         return sent
 
     def handle_write(self) -> None:
-        """Send what the socket takes, up to a turn's share."""
+        """Send as much as the socket takes, up to a turn's share."""
         self._turn_bytes = 0
         if self._refuses_body and self.close_when_flushed and not self.will_close:
             self._flush_exception(self._flush_some)
@@ -154,7 +154,7 @@ class Connection(HTTPChannel):
             self._reply_mark = None
 
     def readable(self) -> bool:
-        """Whether bytes from the client are wanted.
+        """True if the connection takes bytes from the client.
 
         The thread of all sockets calls this before it waits. The next request is begun here, once the reply to the last
         one has left: a client that reads no replies holds no thread.
@@ -183,12 +183,12 @@ class Connection(HTTPChannel):
             self.handle_close()
 
     def write_soon(self, data: Any) -> int:
-        """Queue ``data``, and send what the socket takes, up to a turn's share."""
+        """Queue ``data``, and send as much as the socket takes, up to a turn's share."""
         self._turn_bytes = 0
         return int(super().write_soon(data))
 
     def check_deadlines(self, now_s: float, limits: Limits) -> None:
-        """Refuse or close what is overdue. Called by the thread that serves all sockets."""
+        """Refuse the request or close the connection if it is overdue. Called by the thread that serves all sockets."""
         if self._lingers_until_s is not None:
             if now_s > self._lingers_until_s:
                 self.handle_close()
@@ -207,7 +207,7 @@ class Connection(HTTPChannel):
                 self._hand_over(request)
 
     def handle_close(self) -> None:
-        """Close the connection, and free what it received."""
+        """Close the connection, and free the data it received."""
         super().handle_close()
         request, self.request = self.request, None
         if request is not None:
@@ -228,7 +228,7 @@ class Connection(HTTPChannel):
         self.server.add_task(self)
 
     def _linger(self) -> None:
-        """Drop what the client still sends: closing at once would reset the connection before it reads the refusal."""
+        """Drop bytes that still arrive: closing at once would reset the connection before it reads the refusal."""
         self.close_when_flushed = False
         self._lingers_until_s = time.monotonic() + _LINGER_S
         with contextlib.suppress(OSError):
@@ -243,7 +243,7 @@ class Connection(HTTPChannel):
 
 
 def address_group(address: str) -> str:
-    """What counts as one client address: an IPv4 address, or the /64 network of an IPv6 address."""
+    """Group of addresses that count as one client: the IPv4 address itself, or the /64 network of an IPv6 address."""
     if ":" not in address:
         return address
     parsed = ipaddress.IPv6Address(address.partition("%")[0])

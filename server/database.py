@@ -138,7 +138,7 @@ class Database:
             connection.execute("COMMIT")
 
     def close(self) -> None:
-        """Close what is kept open; it is opened again when it is needed."""
+        """Close the connections that are kept open; new ones are opened when needed."""
         while (connection := self._idle_connection()) is not None:
             connection.close()
 
@@ -161,7 +161,7 @@ class Database:
             connection.close()
 
     def _file(self) -> tuple[int, int] | None:
-        """What tells the file from one that replaces it."""
+        """Device and inode of the file, which tell it from one that replaces it; None if it is absent."""
         try:
             found = self._path.stat()
         except OSError:

@@ -144,7 +144,7 @@ class AttemptLimit:
 
 
 def _is_taken(connection: sqlite3.Connection, device: str) -> bool:
-    """Whether a token of this name is not a token of this device."""
+    """True if a token of this name exists that is not this device's own."""
     row = connection.execute("SELECT scope, device FROM tokens WHERE name = ?", (device,)).fetchone()
     return row is not None and tuple(row) != (Scope.DEVICE.label, device)
 

@@ -35,7 +35,7 @@ class CheckedLine:
 
 
 def is_device(name: str) -> bool:
-    """Whether ``name`` can be the name of a device."""
+    """True if ``name`` can be the name of a device."""
     return _DEVICE.fullmatch(name) is not None
 
 

@@ -1,4 +1,4 @@
-"""Exit placement for a device: which exits it should keep. Pure."""
+"""Exit placement for a device: selection of the exits that it keeps. Pure."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Transfer(msgspec.Struct, frozen=True):
 class PlacementRequest(msgspec.Struct, frozen=True):
     """A request. Without measured ``exits``, cost is in MACs; without ``memory_bytes``, memory is unlimited.
 
-    ``stop_times``: when inference is interrupted, uniform by default. ``search_ms``: limit for the search.
+    ``stop_times``: distribution of interruptions, uniform by default. ``search_ms``: limit for the search.
     """
 
     bundle: str
@@ -111,7 +111,7 @@ def _candidates(request: PlacementRequest, supernet: Supernet) -> tuple[str, lis
 
 
 def _limit_bytes(request: PlacementRequest) -> int | None:
-    """What fits the memory and arrives in time; None for no limit."""
+    """Bytes of exits that fit the memory and arrive in time; None for no limit."""
     if request.transfer is None:
         return request.memory_bytes
     arriving = transferable_bytes(

@@ -17,7 +17,7 @@ from server.memory_budget import Reservation
 
 @dataclass(frozen=True)
 class Limits:
-    """What a client may take. Seconds, bytes and connections."""
+    """Limits of clients, in seconds, bytes and connections."""
 
     head_s: float = 10.0  # from the first byte of a request to the end of its headers
     idle_s: float = 30.0  # between two requests
@@ -29,7 +29,7 @@ class Limits:
 
 
 class AdmitBody(Protocol):
-    """Decides at a request's head whether its body is received."""
+    """Decides at a request's head if its body is received."""
 
     def __call__(self, path: str, headers: Mapping[str, str], *, address: str, body_bytes: int) -> Reservation:
         """The memory for the body, which is released once the request is answered.
@@ -63,7 +63,7 @@ class RequestReader(HTTPRequestParser):
         self.reservation: Reservation | None = None
 
     def received(self, data: bytes) -> int:
-        """Take ``data``; returns how many bytes of it belong to this request."""
+        """Take ``data``; returns the number of its bytes that belong to this request."""
         body = self.body_rcv
         before = 0 if body is None else len(body)
         consumed = int(super().received(data))
@@ -114,7 +114,7 @@ class RequestReader(HTTPRequestParser):
         self.completed = True
 
     def late(self, now_s: float, limits: Limits) -> bool:
-        """Whether the head or the body arrives too slowly."""
+        """True if the head or the body arrives too slowly."""
         if self._head_done_s is None:
             return now_s - self._began_s > limits.head_s
         counted_s = now_s - self._head_done_s - limits.grace_s

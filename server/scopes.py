@@ -1,4 +1,4 @@
-"""What a client may do: scopes, and the scope that each route requires. Pure."""
+"""Permissions of clients: scopes, and the scope that each route requires. Pure."""
 
 from __future__ import annotations
 
@@ -88,5 +88,5 @@ class Client:
     device: str | None = None
 
     def may(self, scope: Scope) -> bool:
-        """Whether its scope includes ``scope``."""
+        """True if the client's scope includes ``scope``."""
         return self.scope >= scope

@@ -1,4 +1,4 @@
-"""Waitress with limits on what a client may take, and graceful shutdown.
+"""Waitress with limits per client, and graceful shutdown.
 
 Waitress itself drops requests in flight when it ends, and slow clients can take all its connections and threads. The
 loop below is waitress's, one iteration at a time; connections and threads are our own (``connections``, ``lanes``).
@@ -52,7 +52,7 @@ class _Server(TcpWSGIServer):
         super().__init__(app, _sock=listener, sockinfo=sockinfo, bind_socket=False, **options)
 
     def readable(self) -> bool:
-        """Whether connections are accepted; unlike waitress's, at any number of them."""
+        """True if connections are accepted; unlike waitress's, at any number of them."""
         return bool(self.accepting)
 
     def handle_accept(self) -> None:
@@ -73,11 +73,11 @@ class _Server(TcpWSGIServer):
                 connection.close()
 
     def group(self, address: Any) -> str:
-        """What counts as one client for the limit of connections."""
+        """Group of addresses that counts as one client for the limit of connections."""
         return address_group(str(address[0]))
 
     def forget(self, connection: Connection) -> None:
-        """A connection is over."""
+        """Remove a connection that is over from the counts."""
         group = self.group(connection.addr)
         self._by_group[group] -= 1
         if self._by_group[group] <= 0:
@@ -90,7 +90,7 @@ class _Server(TcpWSGIServer):
             connection.check_deadlines(now_s, self.limits)
 
     def _make_room(self, group: str) -> bool:
-        """Whether a connection of ``group`` can be accepted; closes another one for it at the limits."""
+        """Make room for a connection of ``group``: at the limits, close another one; False if none can be closed."""
         if self._by_group[group] >= self.limits.connections_per_address:
             crowded = group
         elif len(self.active_channels) >= self.limits.connections:
@@ -217,7 +217,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def only_loopback(listener: socket.socket) -> bool:
-    """Whether ``listener`` is only reachable from this machine."""
+    """True if ``listener`` is only reachable from this machine."""
     return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 

@@ -126,7 +126,7 @@ class TokenStore:
             connection.execute("UPDATE tokens SET revoked = 1 WHERE name = ?", (name,))
 
     def exist(self) -> bool:
-        """Whether any token or enrolment code exists.
+        """True if any token or enrolment code exists.
 
         Expired, revoked and used ones count, so the server does not become public again.
         """
@@ -170,7 +170,7 @@ class Gate:
 
     @property
     def closed(self) -> bool:
-        """Whether a token is required."""
+        """True if a token is required."""
         return self._fixed is not None or self._tokens.exist()
 
     def admit(self, token: str | None, address: str) -> Client:

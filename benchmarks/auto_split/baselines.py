@@ -1,6 +1,6 @@
-"""What Auto-Split is compared with, under the same costs (Auto-Split §5.3, §5.4). Pure.
+"""Baselines for Auto-Split, under the same costs (Auto-Split §5.3, §5.4). Pure.
 
-The minimum cut of DADS and QDMP needs a graph library and is part of the benchmarks.
+The minimum cut of DADS and QDMP, which needs a graph library, is in ``benchmarks/support/minimum_cut``.
 """
 
 from __future__ import annotations
@@ -46,6 +46,6 @@ def neurosurgeon(problem: SplitProblem, bits: int = ORIGINAL_BITS) -> SplitSolut
 
 
 def uniform_split(problem: SplitProblem, position: int, bits: int) -> SplitSolution:
-    """A split at ``position`` with weights, activations and what is sent in the same bits."""
+    """A split at ``position`` with weights, activations and the tensors sent in the same bits."""
     crossing = problem.graph.crossing(position) if position < problem.graph.count else ()
     return evaluate(problem, position, *uniform_bits(problem.graph, position, bits), (bits,) * len(crossing))

@@ -1,4 +1,4 @@
-"""What is asked of a split with mixed precision, and what a solution costs (Auto-Split §3, Eq. 1–5). Pure."""
+"""Problem of splitting with mixed precision, and costs of its solutions (Auto-Split §3, Eq. 1–5). Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ErrorByBits = Mapping[int, float]
 
 
 class LayerLatency(Protocol):
-    """Where latencies of layers come from: measured, or computed from a description of hardware."""
+    """Source of the latencies of layers: measured, or computed from a description of hardware."""
 
     def layer_ms(self, graph: LayerGraph, index: int, weight_bits: Bits, input_bits: Bits, output_bits: Bits) -> Number:
         """Latency of layer ``index``; bits may be arrays: [choices], and [choices, inputs] for ``input_bits``."""
@@ -29,7 +29,7 @@ class LayerLatency(Protocol):
 
 @dataclass(frozen=True)
 class Link:
-    """The way of activations: ``uplink``, what the protocol adds to a packet, and the codec's speed per value."""
+    """Link for activations: ``uplink``, bytes that the protocol adds to a packet, and the codec's speed per value."""
 
     uplink: Uplink
     overhead_bytes: int = 0
@@ -45,11 +45,11 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitProblem:
-    """A network, both sides, the way between them, and limits.
+    """A network, both sides, the link between them, and limits.
 
     ``server_ms``: latency of each layer at the server, at the original precision. ``weight_errors`` by layer and
     ``activation_errors`` by tensor (the network's input first): quantisation error at each number of bits; what is
-    missing has no error. ``widths``: of weights and activations on the device; ``sent_widths``: of what crosses.
+    missing has no error. ``widths``: of weights and activations on the device; ``sent_widths``: of tensors sent.
     ``memory_bytes`` bounds weights plus working set (Eq. 3), ``max_error`` the sum of errors (Eq. 4).
 
     Raises:
@@ -91,7 +91,7 @@ class SplitProblem:
         return 0.0 if tensor == 0 else self.activation_errors[tensor].get(bits, 0.0)
 
     def sent_error(self, tensor: int, computed_bits: int, sent_bits: int) -> float:
-        """What sending a tensor in fewer bits than it was computed in adds to the error; never negative."""
+        """Error added by sending a tensor in fewer bits than it was computed in; never negative."""
         if sent_bits >= computed_bits:
             return 0.0
         computed = self.activation_error(tensor, computed_bits)
@@ -100,10 +100,10 @@ class SplitProblem:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitSolution:
-    """A split with its bits and what it costs.
+    """A split with its bits and costs.
 
     ``weight_bits`` and ``activation_bits``: of layers 1 to ``position`` (0 for a layer without weights);
-    ``sent_bits``: of the tensors that cross. ``error``: the sum of quantisation errors on the device and on the way.
+    ``sent_bits``: of the tensors that cross. ``error``: the sum of quantisation errors on the device and in transit.
     """
 
     position: int
@@ -144,7 +144,7 @@ def evaluate(
     activation_bits: Sequence[int] = (),
     sent_bits: Sequence[int] = (),
 ) -> SplitSolution:
-    """What a choice costs; it may break the limits.
+    """Cost of a choice, which may break the limits.
 
     At position 0 the input travels as it is, at the last position nothing does. A tensor is never sent in more bits
     than it was computed in; the network's input is sent in its own bits.
@@ -155,7 +155,7 @@ def evaluate(
 def device_part(
     problem: SplitProblem, position: int, weight_bits: Sequence[int], activation_bits: Sequence[int]
 ) -> SplitSolution:
-    """Layers 1 to ``position`` on the device, without the way to the server."""
+    """Layers 1 to ``position`` on the device, without the transfer to the server."""
     graph = problem.graph
     bits = (graph.input_bits, *activation_bits)
     device_ms, weight_bytes, working_bytes, error = 0.0, 0, 0, 0.0
@@ -205,7 +205,7 @@ def with_sent_bits(problem: SplitProblem, device: SplitSolution, sent_bits: Sequ
 
 
 def keeps_limits(problem: SplitProblem, solution: SplitSolution) -> bool:
-    """Whether memory and error stay within their limits; the server alone always does."""
+    """True if memory and error stay within their limits; always True for the server alone."""
     return solution.position == 0 or (
         solution.peak_bytes <= problem.memory_bytes and solution.error <= problem.max_error
     )

@@ -1,4 +1,4 @@
-"""The process that ``deadline`` pins to one core: requests, a burner beside them, and what became of each.
+"""The process that ``deadline`` pins to one core: requests, a burner beside them, and the outcome of each.
 
 ``python -m benchmarks.deadline.process BUNDLE STATE INPUTS LABELS REQUESTS``: a line per stage, then one of JSON.
 """
@@ -45,7 +45,7 @@ PASSED_ON_S = 0.0005  # from the end of the first step to its answer in the hand
 
 @dataclass
 class Requests:
-    """All requests and what became of them."""
+    """All requests and their outcomes."""
 
     late_ms: list[float] = field(default_factory=list)
     deadline_late: list[bool] = field(default_factory=list)
@@ -83,7 +83,7 @@ class FirstStep:
 
 @dataclass(frozen=True)
 class Scene:
-    """What is asked."""
+    """Model, samples and times that requests are drawn from."""
 
     model: AdaptiveModel
     inputs: np.ndarray  # [count, *input]

@@ -1,4 +1,4 @@
-"""Where the limit of ``elastic`` is set: in a control group of this process, or as the model's cap."""
+"""Memory limits for ``elastic``: set in a control group of this process, or as the model's cap."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Limit(Protocol):
 
     @property
     def name(self) -> str:
-        """How it limits and measures."""
+        """Description of the limit and of the measurement."""
 
     def begin(self, model: AdaptiveModel) -> None:
         """Take the memory as it is now as that of the bare runtime."""
@@ -32,7 +32,7 @@ class Limit(Protocol):
         """Limit it from now on."""
 
     def used_bytes(self) -> int:
-        """What is taken now beyond the bare runtime."""
+        """Bytes that are in use now beyond the bare runtime."""
 
 
 @dataclass

@@ -38,7 +38,7 @@ READ_S = 0.002  # between two readings of the memory
 
 @dataclass
 class Stage:
-    """What happened under one limit. ``readings``: seconds since the change, and bytes beyond the bare runtime."""
+    """Measurements under one limit. ``readings``: seconds since the change, and bytes beyond the bare runtime."""
 
     limit_bytes: int
     readings: list[tuple[float, int]] = field(default_factory=list)

@@ -28,7 +28,7 @@ _CHECKOUT = Path(__file__).parents[2]  # benchmarks.support.bundles has it too, 
 
 
 def answers_within(folder: Path, inputs: Path, limit_bytes: int, *, beside: Path | None) -> bool:
-    """Whether the single model of a bundle answers the first of ``inputs`` within so many bytes.
+    """True if the single model of a bundle answers the first of ``inputs`` within so many bytes.
 
     ``beside``: a control group beside which one for the process can be made; None: there is none.
     """

@@ -1,4 +1,4 @@
-"""What temperature scaling per exit brings to early exits, and what joint training could bring at most.
+"""Gain of early exits by temperature scaling per exit, and an upper bound of their gain by joint training.
 
 Both are computed from measured answers and latencies: thresholds are chosen as ``calibrate`` chooses them, on
 #calibration and #search, and judged on #report.
@@ -41,7 +41,7 @@ _BATCH = 100
 
 @dataclass(frozen=True)
 class Cascade:
-    """Exits on some samples, in order, and what the end answers to them."""
+    """Exits on some samples, in order, and a mask of those that the end answers correctly."""
 
     exits: tuple[ExitSamples, ...]
     right_at_end: Rights
@@ -62,7 +62,7 @@ class Cascade:
 
 @dataclass(frozen=True)
 class Saved:
-    """What exits save: mean latency over that of the full model, points lost, the exits' accuracies in percent."""
+    """Savings by exits: mean latency over that of the full model, points lost, the exits' accuracies in percent."""
 
     latency_ratio: float
     accuracy_drop_points: float
@@ -159,7 +159,7 @@ def _logits(folder: Path, name: str, images: Array) -> Array:
 
 
 def _saved(chosen: Cascade, judged: Cascade, full_ms: float) -> Saved:
-    """What exits save on ``judged`` with the thresholds that ``calibrate`` would choose on ``chosen``."""
+    """Savings by exits on ``judged`` with the thresholds that ``calibrate`` would choose on ``chosen``."""
     choices = choose_exits(
         chosen.exits,
         right_at_end=chosen.right_at_end,

@@ -31,7 +31,7 @@ def make_bad(bundle: SmallBundle, folder: Path, name: str, version: int) -> bool
 
 
 def _fragment(bundle: SmallBundle, name: str) -> bytes | None:
-    """What stands in for the last block."""
+    """Fragment that replaces the last block's in the bad version ``name``; None to keep it."""
     if name == "a blob that is none":
         return b"no fragment" * 10
     if name not in _NEED_ONNX:

@@ -1,4 +1,4 @@
-"""What reads bytes from outside, with a few good inputs each."""
+"""Parsers of bytes from outside, with a few good inputs each."""
 
 from __future__ import annotations
 

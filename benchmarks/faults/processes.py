@@ -29,7 +29,7 @@ _PRELOADED = ("benchmarks.faults.promises.registry",)
 
 @dataclass(frozen=True)
 class Tried:
-    """What a promise's trial found, and how long it took."""
+    """Findings of a promise's trial, and its duration."""
 
     promise: Promise
     findings: Findings
@@ -37,7 +37,7 @@ class Tried:
 
 
 def require_linux() -> None:
-    """Raise UsageError elsewhere: trials fork, and read what processes take from /proc."""
+    """Raise UsageError elsewhere: trials fork, and read the memory of processes from /proc."""
     if sys.platform != "linux":
         raise UsageError("promises are tried on Linux only: trials fork, and read /proc", hint="run it in a container")
 
@@ -53,7 +53,7 @@ def try_promise(
 ) -> Tried:
     """Try ``promise`` in a new process; a trial that dies, hangs or raises is not kept, and says how.
 
-    ``start``: how the process begins. ``fork`` takes any callable, but inherits what threads hold.
+    ``start``: start method of the process. ``fork`` takes any callable, but inherits locks that threads hold.
     """
     context: ForkContext | ForkServerContext
     if start == "fork":
@@ -115,7 +115,7 @@ def _work(sender: Connection, promise: Promise, folder: Path, seconds: float, se
 
 
 def _log_to(path: Path) -> None:
-    """What this process and its libraries say goes to a file: it is looked through for secrets."""
+    """Redirect the output and the logs of this process and its libraries to a file, which is searched for secrets."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for standard in (1, 2):
         os.dup2(handle, standard)

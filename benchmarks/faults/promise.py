@@ -1,4 +1,4 @@
-"""A promise, what a trial of it is given, and what it finds."""
+"""A promise, the inputs of its trial, and the findings."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ TOLD = 10  # of what broke, so many are told
 
 @dataclass
 class Findings:
-    """``cases``: what was tried; ``broken``: what did not hold, a line each, the first ones only.
+    """``cases``: number of cases tried; ``broken``: those that did not hold, a line each, the first ones only.
 
-    ``kills``: processes that were killed on purpose. ``harms``: of the cases that did not hold, how many were torn
+    ``kills``: processes that were killed on purpose. ``harms``: of the cases that did not hold, the number torn
     (neither the old state nor the new one, or bytes used that were not verified), hung (beyond their deadline), crashed
     (a dead process, an error without a type) or leaked (what is another's). ``missing``: parts of the promise that this
-    version or this machine cannot be tried for. ``notes``: how it was tried.
+    version or this machine cannot be tried for. ``notes``: on the conduct of the trial.
     """
 
     cases: int = 0
@@ -39,7 +39,7 @@ class Findings:
 
     @property
     def kept(self) -> bool:
-        """Whether something was tried and all of it held."""
+        """True if something was tried and all of it held."""
         return self.cases > 0 and self.failures == 0
 
     def case(self, holds: bool, what: str, harm: Harm | None = None) -> bool:
@@ -56,7 +56,7 @@ class Findings:
             return False
 
     def note(self, text: str) -> None:
-        """How it was tried; said once."""
+        """Add a note on the conduct of the trial, unless it is there already. Thread-safe."""
         with self._lock:
             if text not in self.notes:
                 self.notes.append(text)
@@ -70,7 +70,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a trial is given. ``folder``: empty, its own; ``bundle``: never altered; ``seconds``: its share of time.
+    """Inputs of a trial. ``folder``: empty, its own; ``bundle``: never altered; ``seconds``: its share of time.
 
     ``clock``: monotonic, in seconds.
     """
@@ -83,7 +83,7 @@ class Trial:
 
     @property
     def log_path(self) -> Path:
-        """What this process and its libraries have said so far."""
+        """File with the output and the logs of this process and its libraries."""
         return self.folder.parent / LOG
 
     @property
@@ -96,7 +96,7 @@ class Trial:
         return self.clock() + share * self.seconds
 
     def new_folder(self, name: str) -> Path:
-        """An empty folder; what had this name before is kept under none."""
+        """A new, empty folder named ``name``; it must not exist yet."""
         path = self.folder / name
         path.mkdir(parents=True)
         return path
@@ -104,7 +104,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Promise:
-    """``statement``: what users may rely on, in one sentence; ``seconds`` and ``quick_seconds``: its share of time."""
+    """``statement``: the promise to users, in one sentence; ``seconds`` and ``quick_seconds``: its share of time."""
 
     name: str
     statement: str

@@ -26,7 +26,7 @@ PATIENCE_S = 20.0
 
 @dataclass(frozen=True)
 class Reply:
-    """What a server answered; the names of ``headers`` are in lower case."""
+    """Reply of a server; the names of ``headers`` are in lower case."""
 
     status: int
     headers: Mapping[str, str]

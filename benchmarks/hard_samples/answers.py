@@ -1,4 +1,4 @@
-"""What device and server answer to a part of the data."""
+"""Answers of device and server to a part of the data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.support.sources import Logits
 
 @dataclass(frozen=True)
 class Answers:
-    """Images and labels of a part of the data, logits of device and server, and which are right: [count]."""
+    """Images and labels of a part of the data, logits of device and server, and masks of the right ones: [count]."""
 
     images: npt.NDArray[np.uint8]
     labels: npt.NDArray[np.int64]

@@ -85,16 +85,16 @@ Eases = Callable[[Logits], npt.NDArray[np.float64]]
 def run(options: BenchOptions) -> BenchOutcome:
     """Deciders are fitted and tuned on #search and #calibration, and judged once on #report.
 
-    ``ours`` and the router learn from ten views of each image, with what the server says of the image itself: of own
+    ``ours`` and the router learn from ten views of each image, with the server's answer to the image itself: of own
     images and views, with and without a number per class, that was best in cross-validation on the tuning samples.
     Accuracies at equal shares sent compare deciders by rank; thresholds are compared by the share that they send. The
     promise is tested on random parts of #report: it says how often the procedure keeps it, not how good it is.
 
     Thresholds are interpolated quantiles of all tuning samples' eases, cross-fitted where a decider was fitted. The
-    share that they send on #report differs from the share asked for by chance; ``coverage_bound_points`` is what chance
-    alone stays below in 95 of 100 judgements, and
-    ``coverage_error_deviations`` is in its units. What does not come from chance is ``coverage_bias_points``
-    (``coverage.fitting_bias``). ``kept_share_error_points`` is the error of a connection that keeps the share.
+    share that they send on #report differs from the requested one by chance; ``coverage_bound_points`` is the bound of
+    that difference in 95 of 100 judgements by chance alone, ``coverage_error_deviations`` the largest one in standard
+    deviations. The part not due to chance is ``coverage_bias_points`` (``coverage.fitting_bias``).
+    ``kept_share_error_points`` is the error of a connection that keeps the share.
     """
     small = package_pretrained(options, "resnet8_mlperf_tiny", train=True, max_span=1, minutes=EXIT_MINUTES)
     large = package_pretrained(options, "resnet56_cifar10", train=False, max_span=1)
@@ -267,7 +267,7 @@ def _promised(tuning: Answers, views: Viewed, report: Answers) -> tuple[Logistic
 
 
 def _promises_kept(report: Answers) -> float:
-    """How often a threshold that is certified on random samples keeps the promise on all others."""
+    """Share of random draws whose certified threshold keeps the promise on all other samples."""
     random, kept = np.random.default_rng(0), []
     for _ in range(RESAMPLINGS):
         order = random.permutation(len(report.here))

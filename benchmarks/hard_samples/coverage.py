@@ -1,4 +1,4 @@
-"""The share that is sent against the share that was asked for: what of the difference is chance, and what is not."""
+"""The share that is sent against the share that was requested: the difference due to chance, and the rest."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def kept_share_errors(decider: Decider, logits: Array) -> dict[str, float]:
 
 
 def fitting_bias(logits: Array, easy: npt.NDArray[np.bool_], views: Viewed) -> dict[str, float]:
-    """What is not chance: the mean error of a fitted decider beyond that of the entropy, which nothing is fitted for.
+    """Error beyond chance: the mean error of a fitted decider minus that of the entropy, which needs no fit.
 
     On random halves of the tuning samples: one fits and sets thresholds on cross-fitted eases, the other is judged.
     """

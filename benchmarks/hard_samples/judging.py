@@ -1,4 +1,4 @@
-"""How well a decider ranks hard samples: what a device and a server answer together, at any share that is sent."""
+"""Quality of a decider's ranking of hard samples: joint accuracy of device and server at any share that is sent."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ TWO_SIDED_95 = 1.96  # standard deviations
 
 @dataclass(frozen=True)
 class Pair:
-    """Which samples the device answers rightly, and which the server: [count]."""
+    """Masks of the samples that the device, and that the server, classifies correctly: [count] each."""
 
     here: Right
     server: Right
 
     @property
     def easy(self) -> Right:
-        """Asking gains nothing."""
+        """Mask of the samples that gain nothing from the server: [count]."""
         return self.here | ~self.server
 
     def system(self, eases: Eases, share: float) -> Right:
-        """Which samples are answered rightly if the hardest ``share`` of them is sent."""
+        """Mask of correct answers if the hardest ``share`` of the samples is sent: [count]."""
         sent = np.argsort(eases, kind="stable")[: round(share * len(eases))]
         right = self.here.copy()
         right[sent] = self.server[sent]
@@ -37,7 +37,7 @@ class Pair:
         return float(np.mean([self.system(eases, share).mean() for share in np.linspace(0, 0.5, 51)]))
 
     def gains(self, name: str, eases: Eases, rival: Eases) -> dict[str, float]:
-        """By how many points ``eases`` ranks better than ``rival``, and the lower end of the paired 95 % interval."""
+        """Points by which ``eases`` ranks better than ``rival``, and the lower end of the paired 95 % interval."""
         figures = {}
         for share in SENT:
             kept = round(100 - 100 * share)
@@ -46,7 +46,7 @@ class Pair:
         return figures
 
     def pool_gains(self, name: str, pooled: Pair, eases: Eases) -> dict[str, float]:
-        """By how many points ``pooled`` answers are better than the server's alone, and the paired lower ends."""
+        """Points by which ``pooled`` answers are better than the server's alone, and the paired lower ends."""
         figures = {}
         for share in SENT:
             kept = round(100 - 100 * share)

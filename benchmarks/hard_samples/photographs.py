@@ -1,7 +1,7 @@
 """Hard photographs: EfficientNet-Lite0 on a device with Lite2 at a server, by the product's deciders.
 
-The plain networks in fp32 answer, run by torch: packaging does not change what the full path answers beyond rounding.
-What they answer stays in the cache, as it takes minutes.
+The plain networks in fp32 answer, run by torch: packaging does not change the answers of the full path beyond rounding.
+Their answers stay in the cache, as they take minutes.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _labels(options: BenchOptions, parts: tuple[str, ...]) -> npt.NDArray[np.int
 
 
 def _logits(options: BenchOptions, name: str, parts: tuple[str, ...], *, viewed: bool) -> Array:
-    """What a network answers to photographs, or to their ten views: [views, count, classes], one view without them."""
+    """Logits of a network for photographs, or for their ten views: [views, count, classes], one view without them."""
     weights = options.data_folder / "pretrained" / f"{name}_imagenet.safetensors"
     limit = QUICK_IMAGES if options.quick else None
     key = json.dumps([name, parts, viewed, limit, VIEWS, hashlib.sha256(weights.read_bytes()).hexdigest()])

@@ -55,7 +55,7 @@ def pooled_rows(
 
 
 def _decider(tuning: Answers, views: Viewed, pool: LogarithmicPool) -> Fitted[Logistic]:
-    """What learned when asking gains nothing, though the answers are pooled."""
+    """Decider fitted to samples that gain nothing from the server, even with pooled answers."""
     easy = tuning.here | ~_right(pool, tuning)
     right = views.logits.argmax(axis=-1) == tuning.labels
     asked = np.stack([pool.pooled(one, tuning.large).argmax(axis=1) == tuning.labels for one in views.logits])
@@ -71,7 +71,7 @@ def _right(pool: LogarithmicPool, answers: Answers) -> npt.NDArray[np.bool_]:
 def _really_run(
     model: AdaptiveModel, server: RemoteModel, fitted: Fitted[Logistic], pool: LogarithmicPool, report: Answers
 ) -> dict[str, float]:
-    """The plan at 70 % coverage over HTTP: its accuracy, and whether it is what the answers apart foretell."""
+    """The plan at 70 % coverage over HTTP: its accuracy, and 1 if it differs from separate answers, else 0."""
     decider = with_limit(fitted.decider, float(np.quantile(fitted.eases, _RUN)))
     model.connect(server)
     model.use(Plan(model.bundle.supernet.original, hard=Ask(decider, RemoteRef())))

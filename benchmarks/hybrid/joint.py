@@ -145,7 +145,7 @@ def _row(what: str, pair: HybridPair[Subnet], right: Right, costs: HybridCosts) 
 
 
 def _right(answers: SubnetAnswers, pair: HybridPair[Subnet], labels: np.ndarray) -> Right:
-    """What the pair answers rightly if it sends as many of these samples as it was chosen with."""
+    """Mask of the pair's correct answers if it sends the share of these samples that it was chosen with."""
     base, global_ = answers.logits[pair.base], answers.logits[pair.global_]
     sent = np.argsort(ease(Entropy(0.0), base), kind="stable")[: round(pair.sent * len(labels))]
     found = base.argmax(axis=1)
@@ -161,7 +161,7 @@ def _add(
 
 
 def _as_latency(supernet: Supernet) -> CostModel:
-    """MACs as if they were milliseconds: what draws and mutates subnets takes a cost model."""
+    """MACs as if they were milliseconds: drawing and mutating subnets takes a cost model."""
     return CostModel(
         {
             edge: EdgeCost(supernet.block(edge.block).macs / 1e6, 0.0, 0, 0)

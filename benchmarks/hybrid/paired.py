@@ -9,7 +9,7 @@ Right = npt.NDArray[np.bool_]
 
 
 def change_points(new: Right, old: Right) -> tuple[float, float]:
-    """How many points more ``new`` is right, and half the width of the paired 95 % interval: [count] each."""
+    """Gain in accuracy of ``new`` in points, and half the width of its paired 95 % interval. Masks: [count] each."""
     change = new.astype(float) - old.astype(float)
     return 100 * float(change.mean()), 196 * float(change.std()) / len(change) ** 0.5
 

@@ -54,13 +54,13 @@ class Answered:
 
     @property
     def asked_right(self) -> Right:
-        """Of which images the pooled answers are right."""
+        """Mask of the images to which the pooled answers are right."""
         if self.pool is None:
             return self.global_right
         return np.asarray(self.pool.pooled(self.base, self.global_).argmax(axis=1) == self.labels)
 
     def right_at(self, coverage: float, decider: Decider | None = None, *, pooled: bool = False) -> Right:
-        """Which images are answered rightly if the hardest ``1 − coverage`` are sent."""
+        """Mask of correct answers if the hardest ``1 − coverage`` of the images are sent."""
         order = np.argsort(ease(decider or self.decider, self.base), kind="stable")
         sent = order[: round((1 - coverage) * len(order))]
         right = self.base_right.copy()
@@ -69,7 +69,7 @@ class Answered:
 
     @property
     def sent(self) -> Right:
-        """Which images the plan itself sends."""
+        """Mask of the images that the plan itself sends."""
         return hard(self.decider, self.base)
 
 
@@ -151,7 +151,7 @@ def over_http(options: BenchOptions, hybrid: PackagedHybrid) -> dict[str, float]
 
 
 def every(options: BenchOptions) -> int:
-    """Every how many images of #report are answered."""
+    """Step between the images of #report that are answered."""
     return QUICK_EVERY if options.quick else 1
 
 

@@ -43,7 +43,7 @@ TOLERANCE = 1e-3
 
 @dataclass
 class Phase:
-    """What became of the samples of one phase. ``back_s``: until the server's first answer, None for none."""
+    """Outcomes of the samples of one phase. ``back_s``: until the server's first answer, None for none."""
 
     name: str
     sources: Counter[str] = field(default_factory=Counter)
@@ -76,7 +76,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Expected:
-    """The images and what the device and the server answer to each: [count, ...]."""
+    """The images and the answers of the device and the server to each: [count, ...]."""
 
     images: npt.NDArray[np.uint8]
     here: Logits
@@ -204,7 +204,7 @@ def _phase(
     each: int,
     least_s: float,
 ) -> Phase:
-    """``each`` batches spread over ``least_s``; what comes back is awaited with further ones, for a minute at most."""
+    """``each`` batches spread over ``least_s``; in phase ``back`` more until the server answers, at most a minute."""
     phase, began = Phase(name), time.monotonic()
     number = 0
     while number < each or (name == "back" and phase.back_s is None and time.monotonic() - began < 60):

@@ -67,7 +67,7 @@ ADAPT_RATIO = 0.6
 
 @dataclass(frozen=True)
 class Problem:
-    """What plans are made of, on one device: ResNet-56's bundle, with the full network at the server."""
+    """Inputs to planning on one device: ResNet-56's bundle, with the full network at the server."""
 
     supernet: Supernet
     evidence: Evidence
@@ -196,7 +196,7 @@ def _against_exhaustive(problem: Problem, options: BenchOptions) -> tuple[dict[s
 
 @dataclass(frozen=True)
 class _Result:
-    """``regret``: how much worse than the exhaustive best, in the accuracy, or relative to it in other quantities."""
+    """``regret``: loss against the exhaustive best, in the accuracy, or relative to it in other quantities."""
 
     regret: float
     wrong: bool
@@ -247,7 +247,7 @@ def _network(problem: Problem, *, uplink_name: str) -> Network:
 
 
 def _plans(problem: Problem) -> Iterator[Plan]:
-    """Plans of fixed deciders, without what ``threshold_sweep`` does."""
+    """Plans of fixed deciders, made without ``threshold_sweep``."""
     for subnet in problem.subnets:
         for exits in ((), *problem.exit_sets.get(subnet, ())):
             plan = Plan(subnet, exits)
@@ -261,7 +261,7 @@ def _plans(problem: Problem) -> Iterator[Plan]:
 
 
 def _requirements(random: np.random.Generator, costs: Sequence[PlanCost], count: int) -> Iterator[Requirement]:
-    """Limits at random quantiles of what the plans have, one or two at once."""
+    """Limits at random quantiles of the plans' costs, one or two at once."""
     columns = {
         name: np.array([getattr(cost, name) for cost in costs if getattr(cost, name) is not None])
         for name in ("accuracy", "coverage", "latency_ms", "p95_latency_ms", "energy_mj", "bytes_sent")
@@ -322,7 +322,7 @@ def _called(model: AdaptiveModel, images: np.ndarray, labels: np.ndarray) -> _Ca
 
 
 def _ran(choice: Choice, seen: _Called, new: _Called, mbps: float) -> dict[str, object]:
-    """What was predicted from samples against calls with these samples and with new ones.
+    """Predictions from samples against calls with these samples and with new ones.
 
     Calls with the same samples show the error of the costs alone; new samples add that of the shares, which a few
     hundred private samples cannot tell better.

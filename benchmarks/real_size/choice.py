@@ -37,7 +37,7 @@ def choose(
     limit_s: float,
     progress: Progress,
 ) -> Chosen:
-    """What the product's adaptation takes on ``search`` within ``ratio`` of the full model's latency.
+    """Choice of the product's adaptation on ``search`` within ``ratio`` of the full model's latency.
 
     Raises:
         InfeasibleBudgetError: nothing measured within the budget.

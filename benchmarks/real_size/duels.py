@@ -33,7 +33,7 @@ class Duel:
 
     @property
     def gap(self) -> Change:
-        """How much more the rival is right on each photograph: [count]."""
+        """Rival's correctness minus the choice's on each photograph, −1 to 1: [count]."""
         assert self.rival is not None
         return self.rival.right.astype(np.float64) - self.right
 

@@ -134,7 +134,7 @@ def _retrained(
 
 @dataclass(frozen=True)
 class _Bytes:
-    """What a set of exits takes on disk and, in each run, in the runtime."""
+    """Bytes of a set of exits on disk and, in each run, in the runtime."""
 
     disk_bytes: int
     resident_runs: list[int]

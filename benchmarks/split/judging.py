@@ -36,11 +36,11 @@ class Judging:
         self.score = cache(self._scored)
 
     def lost(self, way: Way) -> float:
-        """What ``way`` loses against the full model."""
+        """Drop in the score by ``way`` against the full model."""
         return self._full.whole - self.score(way)
 
     def drop(self, cost: SplitCost) -> float:
-        """What a way loses against the full model."""
+        """Drop in the score by the split of ``cost`` against the full model."""
         return self._dropped(cost.head, cost.tail, cost.bits, cost.position, cost.sends)
 
     def _dropped_by(

@@ -51,7 +51,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Turns:
-    """How long a way is measured: ``requests`` in each of two turns, fewer where they exceed ``limit_s``."""
+    """Length of the measurement of a way: ``requests`` in each of two turns, fewer where they exceed ``limit_s``."""
 
     requests: int
     limit_s: float
@@ -116,7 +116,7 @@ def _turn(
 
 
 def _ratio(model: AdaptiveModel, way: Way, image: Image, link: ThrottledProxy) -> float:
-    """By how much more bytes would cross in the bits of ``way``."""
+    """Ratio of the bytes in the bits of ``way`` to those that are sent."""
     if way.bits != FLOAT_BITS:
         return 1.0
     before = link.uplink_bytes
@@ -128,7 +128,7 @@ def _ratio(model: AdaptiveModel, way: Way, image: Image, link: ThrottledProxy) -
 
 @contextlib.contextmanager
 def _own_part(workspace: Workspace, way: Way) -> Iterator[Callable[[Image], float] | None]:
-    """Times what the device computes itself for an image, apart from the request; None: everything."""
+    """Times the computation of the device for an image, apart from the request; None: everything."""
     manifest = workspace.bundle.manifest
     channels, height, width = manifest.cut_points[0].tensors[0].shape
     if way.sends == "nothing":

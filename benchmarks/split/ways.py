@@ -30,7 +30,7 @@ DEVICE = {"fp32": "device only", "int8": "uniform 8 bits", "w4": "uniform 4 bits
 
 @dataclass(frozen=True)
 class Way:
-    """One division. ``rendition``: of the device's blocks; ``bits``: of what crosses; ``tail``: what the server runs.
+    """One division. ``rendition``: of the device's blocks; ``bits``: of tensors sent; ``tail``: edges at the server.
 
     ``sends``: ``nothing``, ``images`` (raw pixels), ``jpeg`` or ``activations``. ``head``: the device's blocks where
     they have several renditions, ``MIXED``.
@@ -45,7 +45,7 @@ class Way:
 
     @property
     def kind(self) -> str:
-        """Who computes: ``device``, ``server`` or ``split``."""
+        """Side that computes: ``device``, ``server`` or ``split``."""
         return "device" if self.sends == "nothing" else "split" if self.position else "server"
 
     @property
@@ -80,7 +80,7 @@ def whole_device(bundle: Bundle, rendition: str) -> Way:
 
 
 def plan_of(bundle: Bundle, way: Way) -> Plan:
-    """What ``AdaptiveModel`` runs for ``way``; float32 crosses as 8 bits (``measuring`` slows the link instead)."""
+    """Plan of ``AdaptiveModel`` for ``way``; float32 crosses as 8 bits (``measuring`` slows the link instead)."""
     name, subnet = bundle.manifest.name, subnet_of(bundle, way)
     if way.sends == "nothing":
         return Plan(subnet)
@@ -92,7 +92,7 @@ def plan_of(bundle: Bundle, way: Way) -> Plan:
 
 
 def way_of(cost: SplitCost) -> Way:
-    """The way that a cost of ``choose`` stands for."""
+    """The way that corresponds to a cost of ``choose``."""
     if cost.sends == "jpeg":
         return Way("fp32", 0, "jpeg")
     names = {edge.rendition for edge in cost.head} or {"fp32"}
@@ -103,18 +103,18 @@ def way_of(cost: SplitCost) -> Way:
 
 
 class LossJudge(DropJudge, Protocol):
-    """What measures the loss of a way too."""
+    """Measures the loss of a way too."""
 
     def lost(self, way: Way) -> float:
-        """What ``way`` loses of the score against the full model."""
+        """Drop in the score by ``way`` against the full model."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """What was measured of both sides and the way between them: enough to choose for any device factor.
+    """Measurements of both sides and the link between them, from which a way is chosen for any device factor.
 
     ``costs``: of this device; ``theirs``: of the server. ``judge``: of the score lost on private images.
-    ``renditions``: that the bundle has; without ``w4`` only what crosses is in four bits.
+    ``renditions``: that the bundle has; without ``w4`` only the tensors sent are in four bits.
     """
 
     bundle: Bundle
@@ -151,7 +151,7 @@ class Known:
         )
 
     def methods(self, factor: float) -> Mapping[str, Way]:
-        """The way that each method takes."""
+        """The way that each method chooses."""
         problem, positions = self._problem(factor)
         cut = minimum_cut(problem, FLOAT_BITS)
         by_position = positions[len(cut.on_device)]

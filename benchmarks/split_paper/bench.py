@@ -1,7 +1,7 @@
 """Auto-Split against its baselines on the paper's hardware: Eyeriss, TPU and 3 Mbit/s. Simulated, not timed.
 
-Latencies are computed (``device_sdk/policies/splitting/hardware``). Without ImageNet's data and the weights of the six
-networks, what they may lose is **taken from two networks that are here with weights and images**: errors of weights and
+Latencies are computed (``benchmarks/auto_split/hardware``). Without ImageNet's data and the weights of the six
+networks, their errors are **taken from two networks that are here with weights and images**: errors of weights and
 activations are the medians of theirs by kind of layer, and the limit of their sum is the largest at which both lose at
 most five points. YOLOv3's shapes stand for the detectors that the paper's means include.
 
@@ -257,7 +257,7 @@ def _figures(rows: Sequence[Mapping[str, object]]) -> dict[str, float]:
 
 
 def _is_worse(own: Mapping[str, object], rows: Sequence[Mapping[str, object]]) -> bool:
-    """Whether a method that keeps the limits, at the same input, is faster."""
+    """True if a method that keeps the limits, at the same input, is faster."""
     same = [
         row for row in rows if all(row[key] == own[key] for key in ("network", "latencies", "input_bits", "limit_of"))
     ]
@@ -329,7 +329,7 @@ def _chosen_by_accuracy(network: RealNetwork, max_error: float) -> dict[str, obj
 
 
 def _jpeg_ratio(options: BenchOptions) -> float:
-    """How many times smaller photographs of 224² are as JPEG, on the mean."""
+    """Ratio of the raw bytes of photographs of 224² to their mean size as JPEG."""
     found = load_photographs(options.data_folder, ("search",), limit=100)
     sizes = []
     for pixels in found.images:

@@ -49,9 +49,9 @@ def plain_bundle(options: BenchOptions) -> Path:
 
 
 def packaging_cost(folder: Path) -> dict[str, float]:
-    """What packaging the bundle took when it was made, in an earlier run perhaps.
+    """Cost of packaging the bundle when it was made, perhaps in an earlier run.
 
-    Minutes, and the most memory in GB that its process had taken by then, which holds what the process did before.
+    Minutes, and the peak memory in GB of its process up to then, earlier work of the process included.
     """
     report = json.loads((folder / REPORT).read_bytes())
     cost = {"packaging_minutes": report["seconds"] / 60}

@@ -36,7 +36,7 @@ class GraphCut:
 
 
 def minimum_cut(problem: SplitProblem, bits: int = ORIGINAL_BITS) -> GraphCut:
-    """The least latency over all divisions with weights, activations and what is sent in ``bits``.
+    """The least latency over all divisions with weights, activations and the tensors sent in ``bits``.
 
     A round trip and the protocol's bytes are the same for all divisions that send; they are added afterwards, and
     nothing is sent if the device alone is faster then.
@@ -61,7 +61,7 @@ def minimum_cut(problem: SplitProblem, bits: int = ORIGINAL_BITS) -> GraphCut:
 
 
 def division(problem: SplitProblem, on_device: frozenset[int], bits: int) -> GraphCut:
-    """What a division costs at ``bits``."""
+    """Cost of a division at ``bits``."""
     graph = problem.graph
     crossing = {
         tensor

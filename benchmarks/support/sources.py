@@ -1,4 +1,4 @@
-"""What one source answers to many images: the device's network, or a server's."""
+"""Answers of one source to many images: the device's network, or a server's."""
 
 from __future__ import annotations
 

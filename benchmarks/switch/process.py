@@ -1,4 +1,4 @@
-"""The process that ``switch`` pins to one core: calls, a burner beside them, and what became of every answer.
+"""The process that ``switch`` pins to one core: calls, a burner beside them, and the outcome of every call.
 
 ``python -m benchmarks.switch.process BUNDLE STATE INPUTS CYCLES CROWD_CYCLES``: a line per cycle, then one of JSON.
 """
@@ -132,9 +132,9 @@ def _cycle(
     budget_ms: float,
     good: Collection[Subnet],
 ) -> dict[str, Any]:
-    """Calm, burner, and how long it took until the median of the last calls, once outside, was inside again.
+    """Calm, burner, and the time until the median of the last calls, once outside, was inside again.
 
-    ``good``: the best subnet that fits in calm times, and those as good; how long it took to be back at one of them.
+    ``good``: the best subnet that fits in calm times, and those as good; also timed until one is in use again.
     """
     began = time.perf_counter()
     calm: list[tuple[float, float]] = []
@@ -192,7 +192,7 @@ def _crowd(model: AdaptiveModel, requests: Requests, burner: subprocess.Popen[by
 
 
 def _stalls(model: AdaptiveModel, pool: PlanPool, requests: Requests) -> tuple[list[float], list[float]]:
-    """How much longer than usual the longest call took while another thread made plans ready on the same core."""
+    """Excess of the longest call over the usual, and times of preparing plans beside it on the same core, in ms."""
     runtime = OnnxRuntime(threads=1)
     usual_ms = float(np.median([requests.ask(model, number) for number in range(STALL_CALLS)]))
     worst, prepares = [], []

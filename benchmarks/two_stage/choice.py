@@ -39,7 +39,7 @@ Judge = Callable[[Run, np.ndarray, np.ndarray], float]
 
 class Chooser:
     """Looks for the subnet that answers most like the full model on images of ``training``, near a budget for its
-    backbone. ``judge`` scores what was chosen.
+    backbone. ``judge`` scores the choice.
     """
 
     def __init__(self, folder: Path, training: TargetDataset, judge: Judge, options: BenchOptions) -> None:
@@ -55,7 +55,7 @@ class Chooser:
         return self._bundle.supernet.original
 
     def best(self, ratio: float) -> tuple[Subnet, float]:
-        """It, and its backbone's share of the whole backbone's latency: at most ``ratio``, measured in turns.
+        """The best subnet, and its backbone's share of the whole one's latency: at most ``ratio``, measured in turns.
 
         Subnets just below the budget, then changes of the best of them that stay there (AdaptiveNet §5.1).
         """
@@ -68,28 +68,28 @@ class Chooser:
         raise RuntimeError(f"no subnet's backbone was measured at {ratio} of the latency")
 
     def score(self, subnet: Subnet, data: TargetDataset) -> float:
-        """In percent."""
+        """Score of ``subnet`` on ``data``, in percent."""
         with self._loaded(subnet) as run:
             return self._judge(run, _prepared(data.images), data.labels)
 
     def block_counts(self) -> dict[str, int]:
-        """How many blocks of each kind there are."""
+        """Number of blocks of each kind."""
         kinds = [block.kind for block in self._bundle.supernet.blocks]
         return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
 
     def _measured_over_predicted(self, ratio: float) -> float:
-        """How far predictions are off, for backbones that should take about ``ratio`` of the whole one's latency."""
+        """Median of measured over predicted latency of backbones predicted at about ``ratio`` of the whole one's."""
         subnets, _ = self._near(self._high_ms(ratio), count=_CONFIRMED, random=SplitMix64(0))
         pairs = zip(subnets, self._measured_ratios(subnets), strict=True)
         whole_ms = self._backbone_ms(self.original)
         return median(measured * whole_ms / self._backbone_ms(subnet) for subnet, measured in pairs)
 
     def _backbone_ms(self, subnet: Subnet) -> float:
-        """Its predicted latency without its head's."""
+        """Predicted latency of ``subnet`` without its head's."""
         return self._costs.latency_ms(subnet) - self._costs.edge_latency_ms(subnet.edges[-1])
 
     def _high_ms(self, ratio: float) -> float:
-        """Of the whole model, when its backbone takes ``ratio`` of its time."""
+        """Latency of the whole model if its backbone took ``ratio`` of its time."""
         head_ms = self._costs.edge_latency_ms(self.original.edges[-1])
         return head_ms + ratio * self._backbone_ms(self.original)
 
@@ -101,7 +101,7 @@ class Chooser:
         )
 
     def _ranked(self, high_ms: float) -> list[Subnet]:
-        """Those that were looked at, which should take ``high_ms`` or a little less; the most alike first."""
+        """Evaluated subnets, predicted at ``high_ms`` or a little less; the most like the full model first."""
         quick, random = self._options.quick, SplitMix64(0)
         drawn, near = self._near(high_ms, count=_QUICK_DRAWN if quick else _DRAWN, random=random)
         generations = 0 if quick else _GENERATIONS

@@ -80,7 +80,7 @@ class Pyramid(nn.Module):
 
 @dataclass(frozen=True)
 class Kind:
-    """How a task's model looks: the stages that its head reads, the one whose size it answers in, answers per cell."""
+    """Structure of a task's model: stages that its head reads, the one whose size it answers in, answers per cell."""
 
     taps: tuple[int, ...]
     at: int

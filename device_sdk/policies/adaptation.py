@@ -42,16 +42,16 @@ _PREPARED = 5  # images that preparing is timed on
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What an adaptation found. Latencies are medians at batch 1; accuracies are shares of right answers.
+    """Result of an adaptation. Latencies are medians at batch 1; accuracies are shares of right answers.
 
     ``accuracy_holdout`` and ``full_accuracy_holdout`` (the full model's) are on the ``holdout_samples`` that the search
     did not see; None without any. ``accuracy_interval``: 95 % of the accuracy on new samples like these.
-    ``measured_ms`` is what the application sees when nothing else runs, at the budget's percentile, without preparing
-    the image, which takes ``prepare_ms``; ``median_ms``: at the median; ``measured_interval_ms``: 95 % of
-    ``measured_ms``; ``within_budget_probability``: that it keeps the budget. ``full_measured_ms``: of the full model in
-    the same circumstances; under a memory cap without room for both, alone, and in pages if need be. ``slowdown``: of
-    the device during the measurement, over quiet.
-    ``budget`` is the one that was kept, in milliseconds: under a memory cap with its memory limit (``within_cap``).
+    ``measured_ms``: latency in the application when nothing else runs, at the budget's percentile, without preparing
+    the image, which takes ``prepare_ms``; ``median_ms``: the same at the median; ``measured_interval_ms``: 95 %
+    interval of ``measured_ms``; ``within_budget_probability``: that it keeps the budget. ``full_measured_ms``: of the
+    full model in the same circumstances; under a memory cap without room for both, alone, and in pages if need be.
+    ``slowdown``: of the device during the measurement, over quiet.
+    ``budget``: the one that was kept, in milliseconds; under a memory cap with its memory limit (``within_cap``).
     With exits in the plan, ``predicted_ms`` and ``measured_ms`` are means, and both accuracies of the device's answers
     are on samples that the search did not see: those that chose the exits, and those that judged them.
     """
@@ -91,7 +91,7 @@ class Adaptation:
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptationSettings:
-    """How to adapt. The defaults suit a few hundred private samples.
+    """Settings for an adaptation. The defaults suit a few hundred private samples.
 
     ``time_limit_s``: for the search, after which the best so far is taken; None to let it end by itself.
     ``use_prior``: estimate the mix of classes of the samples, and correct all answers by it if that is certain to help.
@@ -136,7 +136,7 @@ def find_plan(
 
     1. without labels, the full model's answers stand in; 2. hold some samples back; 3. measure the full model and the
     rungs of the ladder near the budget, so that the search aims at what really fits; 4. search on the other samples,
-    the ladder first; 5. confirm the best candidate by measuring (``confirmation``); 6. judge it on what was held back.
+    the ladder first; 5. confirm the best candidate by measuring (``confirmation``); 6. judge it on the held-back ones.
 
     Under a memory cap, subnets that would run in pages are left out if there is any that would not (``within_cap``):
     ``profile``, made under the same cap, does not include paging. Where all would, the candidates are measured

@@ -108,7 +108,7 @@ def _estimated_shares(likely: Floats) -> Floats:
 
 
 def _evidence(likely: Floats, ratios: Floats, labels: npt.NDArray[np.int64] | None) -> Floats:
-    """How much likelier each sample is under the new mix [count]; with labels: its label."""
+    """Likelihood ratio of each sample, new mix over uniform: [count]; with ``labels``, that of its label instead."""
     totals: Floats = likely @ ratios
     return totals if labels is None else ratios[labels] / totals
 

@@ -5,7 +5,7 @@ full model, from calls in turns, bears load and drift; so a candidate's latency 
 model's latency in quiet. A candidate is taken, or ruled out, by the probability that it keeps the budget, never because
 of one slow measurement.
 
-``Confirmation`` decides what to measure and what to take; the measurement itself is an argument.
+``Confirmation`` chooses the candidates to measure and to take; the measurement itself is an argument.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Confirmation:
     def aim(self, rungs: Sequence[Subnet]) -> Budget:
         """The budget in terms of predictions: corrected by how some ``rungs`` near it measure against theirs.
 
-        The search then proposes what really fits. Without a latency budget, the budget itself.
+        The search then proposes subnets that really fit. Without a latency budget, the budget itself.
         """
         if self.budget.latency_ms is None or math.isinf(self.budget.latency_ms):
             return self.budget
@@ -258,7 +258,7 @@ def paced_measure(workspace: Workspace, budget: Budget) -> Measure:
 
 
 def _pause_s(budget: Budget) -> float:
-    """How long an application that keeps ``budget`` waits between two calls."""
+    """Seconds that an application at the pace of ``budget`` waits between two calls."""
     if budget.calls_per_second is None:
         return DEFAULT_PAUSE_S
     busy_s = 0.0 if budget.latency_ms is None else budget.latency_ms / 1e3

@@ -1,4 +1,4 @@
-"""How good answers are against targets, by task: accuracy of classes, mIoU of maps, the share of boxes found. Pure.
+"""Scores of answers against targets, by task: accuracy of classes, mIoU of maps, the share of boxes found. Pure.
 
 The same measures as the packager's tasks use, but for maps, whose mean intersection over union is a figure of all
 samples at once. Without targets, the answers of the model as it is stand in, so that a score is an agreement.
@@ -144,7 +144,7 @@ class BoxesFound:
 
 
 def score_of(task: Task) -> Score:
-    """What a task's answers are judged by."""
+    """The score that judges a task's answers."""
     kinds: dict[str, type[Accuracy] | type[MeanIoU] | type[BoxesFound]] = {
         "classification": Accuracy,
         "segmentation": MeanIoU,

@@ -80,7 +80,7 @@ def is_description(path: Path) -> bool:
 
 
 def _others_in(folder: Path) -> list[str]:
-    """What is no part of a bundle, by name, sorted."""
+    """Names of the entries in ``folder`` that are no part of a bundle, sorted."""
     blobs = folder / BLOBS
     own = {entry.name for entry in folder.iterdir() if entry.name in _OF_BUNDLE | _OF_SYSTEMS}
     others = [entry.name for entry in folder.iterdir() if entry.name not in own and not _passing(entry)]

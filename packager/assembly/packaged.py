@@ -1,4 +1,4 @@
-"""What lies at the output of a packaging run: unfinished work, the finished bundle and its report."""
+"""Output of a packaging run: unfinished work, the finished bundle and its report."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _STEMMED_AT_ONCE = 64  # held-out samples in one forward pass
 
 @dataclass(frozen=True)
 class FeatureBatch:
-    """What branches at one cut point learn from, or are judged on.
+    """Batch of features on which branches at one cut point are trained or judged.
 
     ``stemmed``: their stem's result [batch, channels, *sides]; ``labels`` [batch]; ``teacher``: the full model's logits
     [batch, classes].
@@ -36,7 +36,7 @@ class StemmedBatches:
     """Training batches at several cut points, in float16 on disk: each passes through the originals only once.
 
     ``source`` repeats its batches. If the first ``wanted`` of them exceed ``limit_bytes``, as many as fit are used, at
-    least one; ``used`` says how many.
+    least one; ``used`` is their number.
     """
 
     def __init__(

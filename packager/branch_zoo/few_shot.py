@@ -37,7 +37,7 @@ def few_shot_loss(
 
 
 def few_vectors(branch: Branch, batches: Sequence[FeatureBatch]) -> torch.Tensor:
-    """What the fully connected part of ``branch`` reads of all ``batches`` [samples, features]."""
+    """Inputs to the fully connected part of ``branch`` for all ``batches`` [samples, features]."""
     with evaluated(branch):
         return torch.cat([branch.vectors(batch.stemmed) for batch in batches])
 

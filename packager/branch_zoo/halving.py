@@ -1,4 +1,4 @@
-"""Successive halving: which branches are trained on.
+"""Successive halving: selection of the branches that are trained further.
 
 Accuracy alone would leave only the largest branches, and placement under a memory limit needs the cheap ones. So
 fronts are peeled: those that no other branch beats in accuracy, MACs and bytes at once are kept first.
@@ -45,7 +45,7 @@ def kept(judged: Mapping[str, Judged], count: int) -> list[str]:
 
 
 def rung_counts(branches: int) -> list[int]:
-    """How many branches each rung trains: all, then ever smaller shares, at least ``_LEAST_KEPT`` of them."""
+    """Number of branches that each rung trains: all, then ever smaller shares, at least ``_LEAST_KEPT`` of them."""
     return [min(branches, max(_LEAST_KEPT, math.ceil(branches * KEPT_SHARE**rung))) for rung in range(RUNGS)]
 
 
@@ -59,7 +59,7 @@ def rung_steps(steps: int) -> list[int]:
 
 
 def _beaten(rows: np.ndarray) -> np.ndarray:
-    """Which rows another one beats: at most as large everywhere, smaller somewhere. [rows, 3] → [rows]."""
+    """Mask of rows that another one beats: at most as large everywhere, smaller somewhere. [rows, 3] → [rows]."""
     no_larger = (rows[:, None, :] <= rows[None, :, :]).all(axis=2)
     smaller = (rows[:, None, :] < rows[None, :, :]).any(axis=2)
     return np.asarray((no_larger & smaller).any(axis=0))

@@ -49,7 +49,7 @@ class Branch(nn.Module):
         return self.dense(self.vectors(stemmed))
 
     def vectors(self, stemmed: torch.Tensor) -> torch.Tensor:
-        """What the fully connected part reads [batch, features]."""
+        """Inputs to the fully connected part [batch, features]."""
         return self.pool(self.conv(stemmed))
 
 

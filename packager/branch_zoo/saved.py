@@ -1,4 +1,4 @@
-"""What the branch zoo keeps on disk to go on after an interruption, and how processes bring their parts together."""
+"""Files from which the branch zoo resumes after an interruption, and the gathering of results from all processes."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class ZooCheckpoints:
         return whole
 
     def save(self, position: int, state: State) -> None:
-        """Replace what this process has of the cut point that is being trained."""
+        """Replace this process's state of the cut point that is being trained."""
         write_atomically(self._own(), _bytes(state | {"position": position}))
         self._saved()
 
     def unfinished(self, position: int) -> State | None:
-        """What was saved of this cut point, if all processes saved it at the same step; else it begins anew.
+        """The saved state of this cut point, if all processes saved it at the same step; else None: it begins anew.
 
         Raises:
             ResumeError: the file is damaged.

@@ -1,4 +1,4 @@
-"""How the branch zoo is trained."""
+"""Settings for training the branch zoo."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from packager.branch_zoo.specs import GRID, BranchSpec
 
 @dataclass(frozen=True, kw_only=True)
 class ZooSettings:
-    """How branches are trained.
+    """Settings for training branches.
 
     ``steps``: updates at each cut point, all rungs together; None: as many as the time allows. ``cache_bytes``: limit
     of the cached features. ``rate``: peak learning rate (§4.1), in each rung with warm-up and decay. ``merge``: add

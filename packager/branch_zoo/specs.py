@@ -105,7 +105,7 @@ def parse(name: str) -> BranchSpec | None:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a cut point's tensor is read: ``channels`` maps over the ``sides``; none for vectors, one for tokens."""
+    """Layout of a cut point's tensor: ``channels`` maps over the ``sides``; no side for vectors, one for tokens."""
 
     channels: int
     sides: tuple[int, ...]
@@ -172,7 +172,7 @@ def cells(spec: BranchSpec, layout: Layout) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class BranchCost:
-    """What a branch costs: MACs per sample, and parameters in float32."""
+    """Cost of a branch: MACs per sample, and parameters in float32."""
 
     macs: int
     parameters: int

@@ -20,7 +20,7 @@ FP32 = "fp32"
 
 @dataclass(frozen=True)
 class AnswerTimes:
-    """When branches and the full model answer, in ``unit``.
+    """Times at which branches and the full model answer, in ``unit``.
 
     ``reach``: from the input to each cut point, the output last. ``branch``: measured times by exit id; other branches
     take ``per_mac`` for each MAC.
@@ -43,7 +43,7 @@ class AnswerTimes:
 
 
 def survives(*, answer_time: float, accuracy: float, full_time: float, full_accuracy: float) -> bool:
-    """Whether a branch answers before the full model or is more accurate."""
+    """True if a branch answers before the full model or is more accurate."""
     return answer_time < full_time or accuracy > full_accuracy
 
 

@@ -1,4 +1,4 @@
-"""Verdicts on a model, one line per capability: whether it is supported, to what extent, or why not."""
+"""Verdicts on a model, one line per capability: its support, its extent, or the reason against it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAMED = 3  # reasons per line
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the model has a capability, and in one line to what extent, or why not."""
+    """Verdict on one capability of the model, and in one line its extent, or the reason against it."""
 
     capability: str
     possible: bool
@@ -87,7 +87,7 @@ def _reasons(notes: Sequence[str]) -> str:
 
 
 def quantise(traced: TracedModel, model: LoadedModel, examples: torch.Tensor) -> Verdict:
-    """Whether int8 is possible: not in two stages, nor if the model can only be cut where several tensors are live."""
+    """Verdict on int8: impossible in two stages, or if the model can only be cut where several tensors are live."""
     kinds = "int8, also fp16 and xnnpack (--rendition)"
     if traced.taps:
         return Verdict("quantise", False, "a model in two stages is packaged in fp32 alone")

@@ -145,7 +145,7 @@ def before_rectifier(
 
 
 def _is_rectifier(module: nn.Module, found: LastMap, features: torch.Tensor, z: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether y = max(v, 0). An upper bound, as of ReLU6, is detected by raising z."""
+    """True if y = max(v, 0). An upper bound, as of ReLU6, is detected by raising z."""
     v = before_rectifier(module, found, features, z, y)
     return bool((v.clamp_min(0) - y).abs().max() <= 1e-2 * y.abs().max().clamp_min(1e-6))
 

@@ -102,7 +102,7 @@ class AlternatingTrainer:
 
     @property
     def pool(self) -> LogarithmicPool | None:
-        """How the answers of both networks are pooled, by all images that neither learns from."""
+        """The pool of both networks' answers, fitted to all images that neither learns from."""
         evidence = self._evidence
         once = len(evidence.routing_labels) // evidence.views
         base, global_ = (evidence.answers(self._networks[name]) for name in ("base", "global"))
@@ -111,7 +111,7 @@ class AlternatingTrainer:
         return fit_pool(logits[0], logits[1], labels)
 
     def learned(self, learner: Learner) -> bool:
-        """Whether the network differs from what it was at the beginning."""
+        """True if the network differs from its original state."""
         own = {learner, "statistics"} if learner == "base" else {learner}
         return any(turn.kept and turn.steps for turn in self.report if turn.learner in own)
 
@@ -251,7 +251,7 @@ class AlternatingTrainer:
         return torch.from_numpy(found).to(logits.device)
 
     def _routed(self) -> tuple[Router, Tensor]:
-        """A router for the networks as they are, tuned to the coverage, and which images the hybrid answers rightly."""
+        """A router for the networks as they are, tuned to the coverage, and a mask of the hybrid's correct answers."""
         base, global_ = (self._evidence.answers(self._networks[name]) for name in ("base", "global"))
         routing, held_out, coverage = (
             self._evidence.routing_labels,

@@ -37,7 +37,7 @@ Weights = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class TrainedHybrid:
-    """What the training made: the router, and of each network the weights of its copies, None without any.
+    """Result of the training: the router, and of each network the weights of its copies, None without any.
 
     ``pool``: of both networks' answers, None where the base's add nothing.
     """
@@ -68,7 +68,7 @@ def write_pair(
     progress: Progress,
     limits: Limits,
 ) -> tuple[Path, Path]:
-    """Package both parts to ``out/base`` and ``out/global``, each with what it must know of the other.
+    """Package both parts to ``out/base`` and ``out/global``, each with the data that it needs of the other.
 
     Raises:
         PackagingError: as ``package``.
@@ -101,7 +101,7 @@ def write_pair(
 
 
 def _completed(manifest: Manifest, hybrid: Hybrid, recipe: HybridRecipe, trained: TrainedHybrid) -> Manifest:
-    """The manifest with its part in the hybrid, the settings of the training, and what became of it."""
+    """The manifest with its part in the hybrid, the settings of the training, and its result."""
     settings = {f"hybrid.{name}": value for name, value in recipe.choices().items()}
     provenance = msgspec.structs.replace(manifest.provenance, recipe=manifest.provenance.recipe | settings)
     said = f"{hybrid.role} of a hybrid: {'; '.join(map(str, trained.turns)) or 'only the router was trained'}"

@@ -1,4 +1,4 @@
-"""What both networks answer to routing samples and to held-out ones. Frozen features are computed once."""
+"""Answers of both networks to routing samples and to held-out ones. Frozen features are computed once."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _BATCH = 256
 
 
 class PathNetwork:
-    """The path through all copies of ``expansion``: what it answers, and what of it is trained.
+    """The path through all copies of ``expansion``: its answers, and its trained parameters.
 
     Originals are frozen in evaluation mode; ``tail`` is all that follows the first copy. ``device``: where the modules
     are; ``memory_format``: of the images.
@@ -85,7 +85,7 @@ class PathNetwork:
 
     @property
     def has_statistics(self) -> bool:
-        """Whether a copy has batch norms that keep statistics."""
+        """True if a copy has batch norms that keep statistics."""
         layers = (layer for module in self.copies.values() for layer in module.modules())
         return any(isinstance(layer, _BatchNorm) and layer.track_running_stats for layer in layers)
 

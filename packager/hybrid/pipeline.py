@@ -47,7 +47,7 @@ _MARGIN = 1.1  # on the seconds that packaging takes after the training
 
 @dataclass(frozen=True)
 class HybridJob:
-    """What a hybrid is made from: a job for each network with the same images, and one for each with routing images.
+    """Jobs from which a hybrid is made: one per network with the same images, and one per network with routing images.
 
     ``base_routing``, ``global_routing``: their validation images are those that the router learns from.
     ``base_weights``, ``global_weights``: of the copies, to start from.
@@ -106,7 +106,7 @@ def package_hybrid(
         private_key: signs both bundles.
         restart: discard unfinished work and existing bundles.
         save_weights: folder for the copies' weights, ``base.safetensors`` and ``global.safetensors``.
-        batches: what makes the training batches.
+        batches: maker of the training batches.
 
     Raises:
         DataError: classes or images of the two differ, labels are missing, or a router has nothing to learn from.
@@ -145,7 +145,7 @@ def package_hybrid(
 def _trained(
     job: HybridJob, checkpoints: Checkpoints, progress: Progress, limits: Limits, batches_type: type[HybridBatches]
 ) -> TrainedHybrid:
-    """1. cut both models; 2. how long may it take; 3. answer routing samples; 4. train in turn."""
+    """1. cut both models; 2. time limit; 3. answer routing samples; 4. train in turn."""
     recipe = job.recipe
     device = resolve_device(recipe.device)
     parts = {  # 1
@@ -218,7 +218,7 @@ def _in_precision(recipe: HybridRecipe, device: torch.device) -> Callable[..., t
 
 
 def _training_seconds(job: HybridJob, parts: dict[str, Part], checkpoints: Checkpoints) -> float | None:
-    """What the recipe's minutes leave for training, if it counts minutes.
+    """Seconds that the recipe's minutes leave for training; None if it counts steps.
 
     Raises:
         UsageError: they are not enough for packaging alone; names the least.

@@ -23,7 +23,7 @@ class HybridRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``train``: the networks that learn: router, base, global. ``coverage``: share of samples that the base answers.
     ``rounds``: router, global and base learn in turn so many times (Hybrid Alg. 3); ``global_share``: of the steps.
-    ``base_blocks``, ``global_blocks``: how many blocks from the end are copied and trained; ``base_blocks = 0``: all.
+    ``base_blocks``, ``global_blocks``: number of last blocks that are copied and trained; ``base_blocks = 0``: all.
     ``base_rate``, ``global_rate``: peak learning rates over all rounds. ``label_weight``: of the labels in the base's
     loss; the rest is for the answers of the original global model at ``temperature``.
     ``coverage_weight``: λ_r of the routing loss. ``router_samples``: images that the router learns from, at most;
@@ -104,12 +104,12 @@ class HybridRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def base_learns(self) -> bool:
-        """Whether the base is trained."""
+        """True if the base is trained."""
         return "b" in self.train
 
     @property
     def global_learns(self) -> bool:
-        """Whether the global model is trained."""
+        """True if the global model is trained."""
         return "g" in self.train
 
     def of_part(self, table: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ Logits = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class RouterFit:
-    """How a router learns. ``decay`` of the weights per step is relative to the rate; ``patience``: in epochs."""
+    """Settings for training a router. ``decay``: of weights per step, relative to the rate; ``patience``: in epochs."""
 
     coverage: float
     coverage_weight: float = 1.0
@@ -88,7 +88,7 @@ def tuned_to_coverage(router: Router, logits: Logits, coverage: float) -> Router
 def right_at(
     router: Router, base: Logits, global_: Logits, labels: npt.NDArray[np.int64], coverage: float
 ) -> npt.NDArray[np.bool_]:
-    """Which samples the hybrid answers rightly if the ``1 − coverage`` hardest are sent: [count]."""
+    """Mask of samples that the hybrid classifies correctly if the ``1 − coverage`` hardest are sent: [count]."""
     sent = np.argsort(ease(router, base), kind="stable")[: round((1.0 - coverage) * len(labels))]
     answers = base.argmax(axis=1)
     answers[sent] = global_.argmax(axis=1)[sent]

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 
 def routing_oracle(base_logits: Tensor, global_logits: Tensor, labels: Tensor) -> Tensor:
-    """Whether asking gains: the base is wrong and the global model right (Eq. 6). [count, classes] twice -> [count]."""
+    """Mask of gains by asking: base is wrong, global model right (Eq. 6). [count, classes] twice -> [count]."""
     return (base_logits.argmax(1) != labels) & (global_logits.argmax(1) == labels)
 
 
@@ -21,7 +21,7 @@ def routing_loss(scores: Tensor, oracle: Tensor, *, coverage: float, coverage_we
 
     Args:
         scores: [count], the logarithm of ease / (1 − ease).
-        oracle: [count], whether asking gains; these samples weigh W_r = 1 + 2o.
+        oracle: [count], True where asking gains; these samples weigh W_r = 1 + 2o.
         coverage: the share of samples that is to stay at the base.
     """
     gains = oracle.to(scores.dtype)

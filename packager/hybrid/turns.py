@@ -1,4 +1,4 @@
-"""The turns of hybrid training, and what a checkpoint knows of the one that runs."""
+"""The turns of hybrid training, and the checkpointed state of the one that runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Learned = Literal["global", "base", "statistics"]
 class Turn:
     """One network's turn: its steps, and the hybrid's held-out accuracy at the coverage before and after.
 
-    ``learner``: ``statistics`` for the batch norms of the base alone. ``kept``: whether it kept what it learned.
+    ``learner``: ``statistics`` for the batch norms of the base alone. ``kept``: False if it was set back to its start.
     """
 
     round: int
@@ -39,7 +39,7 @@ class Turn:
 
 @dataclass
 class TurnProgress:
-    """What a checkpoint holds of a network besides its weights: steps and seconds of this turn, ``earlier`` steps."""
+    """State of a network in a checkpoint besides its weights: steps and seconds of this turn, ``earlier`` steps."""
 
     done: int = 0
     elapsed: float = 0.0
@@ -49,9 +49,9 @@ class TurnProgress:
 
 @dataclass
 class Where:
-    """The turn that runs, what its network began with, the router then, and the seconds of all turns.
+    """The turn that runs, the initial state of its network, the router then, and the seconds of all turns.
 
-    ``right``: which of the routing images, then of the held-out ones, the hybrid answers rightly at the coverage.
+    ``right``: mask of the hybrid's correct answers at the coverage, to the routing images, then the held-out ones.
     """
 
     turn: int = 0

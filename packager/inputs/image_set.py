@@ -95,7 +95,7 @@ class ImageSet:
 
     @property
     def report(self) -> SourceReport:
-        """What of the source was seen and left out so far."""
+        """Report on the records of the source that were seen and left out so far."""
         return SourceReport.of(self.records, self.corrupt)
 
     def digest(self) -> str:

@@ -34,10 +34,10 @@ Samples = ImageDataset | TargetDataset | ImageSet
 
 @dataclass(frozen=True)
 class Job:
-    """What to package: the model, its data, the recipe and the bundle's name.
+    """Inputs to packaging: the model, its data, the recipe and the bundle's name.
 
     ``training`` and ``validation`` include the caller's reference. Negative training labels mean unlabelled: the full
-    model's predictions are used instead. ``notes``: sentences on what loading left out. ``device_profile``: measured
+    model's predictions are used instead. ``notes``: sentences on data left out by loading. ``device_profile``: measured
     latencies of an earlier bundle of the model, by which branches of exits survive.
     """
 

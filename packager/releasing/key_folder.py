@@ -41,7 +41,7 @@ class Draft:
 
     @property
     def complete(self) -> bool:
-        """Whether devices take it."""
+        """True if no signature is missing, so that devices accept the list."""
         return not (self.missing or self.missing_before)
 
 

@@ -20,7 +20,7 @@ from device_sdk.signing.trust import TrustedKeys
 
 @dataclass(frozen=True)
 class Renewal:
-    """What became of the release of one bundle. ``reason``: why it was neither renewed nor fresh."""
+    """Outcome of renewing the release of one bundle. ``reason``: cause if it is neither renewed nor fresh."""
 
     folder: Path
     release: Release | None
@@ -33,7 +33,7 @@ def renew_releases(
 ) -> list[Renewal]:
     """Renew the releases of the bundles in ``folder`` that expire ``within_days``.
 
-    Only what a key of the newest list has released before, unchanged: this can run unattended.
+    Only bundles that a key of the newest list has released before, unchanged: this can run unattended.
 
     Raises:
         UsageError, SignatureError, StorageError: as ``sign_release``.

@@ -28,9 +28,9 @@ Doubles = npt.NDArray[np.float64]
 def corrected_weights(
     model: onnx.ModelProto, axes: Mapping[str, int], bits: int, features: Features, *, batch: int
 ) -> dict[str, Quantised]:
-    """The weights of ``axes`` (the axis of output channels by name), rounded; biases in ``model`` take what they can.
+    """The weights of ``axes`` (the axis of output channels by name), rounded; biases in ``model`` absorb mean errors.
 
-    ``features`` [count, *start shape]: what enters the fragment.
+    ``features`` [count, *start shape]: inputs of the fragment.
     """
     original, found = onnx.ModelProto(), dict[str, Quantised]()
     original.CopyFrom(model)
@@ -125,7 +125,7 @@ class _Bias:
 
 @dataclass(frozen=True)
 class _InputsOf:
-    """How a node's weight meets its input tensor: rows of inputs, by group of output channels."""
+    """Mapping from a node's input tensor to rows that its weight multiplies, by group of output channels."""
 
     groups: int
     kernel: tuple[int, ...] = ()  # empty: the last axis are the inputs
@@ -135,7 +135,7 @@ class _InputsOf:
 
     @classmethod
     def node(cls, node: onnx.NodeProto, shape: tuple[int, ...]) -> _InputsOf | None:
-        """The inputs of a node's weight of ``shape``; None for what is not known."""
+        """The inputs of a node's weight of ``shape``; None for unknown kinds of nodes."""
         given = {one.name: helper.get_attribute_value(one) for one in node.attribute}
         if node.op_type == "MatMul":
             return cls(1) if len(shape) == 2 else None

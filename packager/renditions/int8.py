@@ -175,7 +175,7 @@ def _override(quantization: Quantization) -> dict[str, np.ndarray]:
 
 
 def _clips_below(model: onnx.ModelProto, given: Mapping[str, Quantization]) -> bool:
-    """Whether the part ends with an activation whose bounds the cut point's range exceeds.
+    """True if the part ends with an activation whose bounds the cut point's range exceeds.
 
     The tool drops a ReLU or Clip before a pair if the quantised range implies it. The range of a cut point may be
     wider, if other blocks end there without the activation.

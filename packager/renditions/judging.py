@@ -1,4 +1,4 @@
-"""How far a quantised fragment is from torch, and the golden vector that it is held to on devices."""
+"""Error of a quantised fragment relative to torch, and the golden vector that devices check it by."""
 
 from __future__ import annotations
 

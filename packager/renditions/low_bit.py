@@ -67,9 +67,9 @@ KINDS = {name: partial(make_low_bit, name) for name in BITS}
 
 
 def pack_weights(graph: onnx.GraphProto, bits: int, found: Mapping[str, Quantised] | None = None) -> int:
-    """Replace the large float32 weights of convolutions and products by packed ones; how many were.
+    """Replace the large float32 weights of convolutions and products by packed ones; returns their number.
 
-    ``found``: what they are rounded to, as rows of output channels; without it they are rounded to the nearest.
+    ``found``: rounded weights, as rows of output channels; without them they are rounded to the nearest.
     """
     axes, build = large_weights(graph), _Builder(graph)
     for tensor in [one for one in graph.initializer if one.name in axes]:
@@ -174,7 +174,7 @@ class _Builder:
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
     def begin(self, name: str) -> None:
-        """What follows makes the weight ``name``."""
+        """Start a weight: constants and nodes from here on are named after ``name``."""
         self._name, self._count = name, 0
 
     def constant(self, value: npt.NDArray[np.generic]) -> str:

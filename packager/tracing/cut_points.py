@@ -134,7 +134,7 @@ def live_tensors(body: ExportedGraph) -> dict[int, tuple[fx.Node, ...]]:
 
 
 def _can_go_along(node: fx.Node, body: ExportedGraph) -> bool:
-    """Whether a tensor may be one of several at a cut point."""
+    """True if a tensor may be one of several at a cut point."""
     return node is not body.input and node not in body.changed and node.meta["val"].dtype == torch.float32
 
 
@@ -163,7 +163,7 @@ def _extents(node: fx.Node) -> tuple[int, ...]:
 
 
 def _has_row_per_sample(node: fx.Node, entry: fx.Node) -> bool:
-    """Whether the first axis is the batch and all others are static, which a reshape can have changed."""
+    """True if the first axis is the batch and all others are static; a reshape may have changed that."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.dim() == 0:
         return False

@@ -84,7 +84,7 @@ def _states(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
 
 
 def is_size(node: fx.Node) -> bool:
-    """Whether a node's value is a number, such as a symbolic size."""
+    """True if a node's value is a number, such as a symbolic size."""
     value = node.meta.get("val")
     return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool)
 

@@ -1,1 +1,1 @@
-"""What added blocks and exits learn from, step by step, in one process or several, across interruptions."""
+"""Training of added blocks and exits, step by step, in one process or several, across interruptions."""

@@ -51,7 +51,7 @@ class Gain:
 
 
 class Keeper(ABC):
-    """Evaluates what a phase trains and restores the best of it. All processes take part; rank 0 evaluates."""
+    """Evaluates a phase's modules and restores their best state. All processes take part; rank 0 evaluates."""
 
     def __init__(self, modules: Mapping[str, nn.Module], judge: RangeAccuracy | None, ranks: Ranks) -> None:
         self._modules = modules
@@ -176,7 +176,7 @@ class RangeSeen:
 
 
 def is_worse(before: RangeSeen, after: RangeSeen) -> bool:
-    """Whether the mean score fell by more than one standard error of the paired difference.
+    """True if the mean score fell by more than one standard error of the paired difference.
 
     If all scores are 0 before and after, the distance from the teacher decides.
     """

@@ -1,4 +1,4 @@
-"""The phases of training, in order: what each trains, and for how long. Their losses: ``packager/training/losses.py``.
+"""The phases of training, in order: trained modules and length of each. Their losses: ``packager/training/losses.py``.
 
 distil (added blocks imitate the replaced ones) → tune (sampled paths are trained end to end) → exits (branches are
 trained on frozen features). AdaptiveNet §4.2; the exits after MEEdge.
@@ -36,7 +36,7 @@ class Phase:
 
     @property
     def adaptive(self) -> bool:
-        """Whether the optimizer is Adam, whose update length does not depend on that of the gradient."""
+        """True if the optimizer is Adam, whose update length does not depend on that of the gradient."""
         return self.name == DISTIL
 
     @property

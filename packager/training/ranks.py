@@ -53,16 +53,16 @@ class Ranks(ABC):
 
     @property
     def alone(self) -> bool:
-        """Whether this is the only process."""
+        """True if this is the only process."""
         return self.share.count == 1
 
     @property
     def leads(self) -> bool:
-        """Whether this is the first process."""
+        """True if this is the first process."""
         return self.share.rank == 0
 
     def any(self, here: bool) -> bool:
-        """Whether ``here`` is true in at least one process."""
+        """True if ``here`` is true in at least one process."""
         return self.sum(torch.tensor(float(here))).item() > 0
 
     def from_lead(self, value: float) -> float:

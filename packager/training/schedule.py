@@ -59,7 +59,7 @@ class Schedule:
 
     @property
     def over(self) -> bool:
-        """Whether the phase's steps or time are used up."""
+        """True if the phase's steps or time are used up."""
         return self.progress >= 1.0
 
     def wind_down(self) -> None:

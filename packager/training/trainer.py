@@ -390,6 +390,6 @@ def make_losses(
 
 
 def _start(modules: Sequence[nn.Module], device: torch.device) -> dict[str, str]:
-    """What must be equal in all processes besides the job: initial weights and device type."""
+    """Values that must be equal in all processes besides the job: initial weights and device type."""
     tensors = {f"{k}.{name}": value for k, module in enumerate(modules) for name, value in module.state_dict().items()}
     return {"weights": tensors_digest(tensors), "device": device.type}

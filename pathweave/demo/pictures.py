@@ -43,7 +43,7 @@ def accuracy_latency_picture(devices: Sequence[DeviceResult]) -> str:
 
 
 def _lowest_accuracy(devices: Sequence[DeviceResult]) -> float:
-    """Where the accuracy axis starts: a multiple of 5 % a little below all points, or ``Y_MIN``."""
+    """Start of the accuracy axis: a multiple of 5 % a little below all points, or ``Y_MIN``."""
     points = [point.accuracy for device in devices for point in device.pool]
     shown = [value for device in devices for value in (device.accuracy_local, device.full_accuracy_local)]
     return min(*shown, max(Y_MIN, math.floor((min(points + shown) - 0.005) * 20) / 20))

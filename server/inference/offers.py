@@ -55,7 +55,7 @@ class OfferedTensor:
 
 @dataclass(frozen=True, eq=False)
 class OfferedModel:
-    """A model under /v2, with its inputs and outputs. ``edges``: what it runs; a tail's come with each packet."""
+    """A model under /v2, with its inputs and outputs. ``edges``: those that it runs; a tail's come with each packet."""
 
     name: str
     bundle: Bundle
@@ -193,7 +193,7 @@ def _runnable(bundle: Bundle) -> Bundle:
 
 
 def _along(bundle: Bundle, name: str, edges: tuple[Edge, ...]) -> Iterator[OfferedModel]:
-    """What runs ``edges``: on tensors, and on images if the bundle takes images."""
+    """The models that run ``edges``: for tensors, and for images if the bundle takes images."""
     manifest = bundle.manifest
     first, outputs = manifest.cut_points[0].tensors, _outputs(bundle)
     inputs = _offered(first, manifest.public_names.inputs)

@@ -102,7 +102,7 @@ class BatchQueue:
 
     @property
     def closed(self) -> bool:
-        """Whether the queue refuses new requests."""
+        """True if the queue refuses new requests."""
         return self._closed
 
     @contextlib.contextmanager
@@ -139,7 +139,7 @@ class BatchQueue:
     ) -> list[Array]:
         """Run ``tensors``, each [rows, ...], and return the model's outputs, each [rows, ...].
 
-        ``abandoned``: whether the result is still wanted; asked before each of its slices runs, once it has
+        ``abandoned``: True if the result is no longer wanted; called before each of its slices runs, once it has
         waited for ``ask_after_s``.
 
         Raises:

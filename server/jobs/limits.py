@@ -24,7 +24,7 @@ class JobLimits:
     disk_bytes: int | None = 20_000_000_000
 
     def exceeded(self, *, minutes: float, group: int, folder: Path) -> Failure | None:
-        """What a job takes too much of, if anything. ``group``: of its processes; ``folder``: its files."""
+        """Failure of a job that exceeds a limit, else None. ``group``: of its processes; ``folder``: of its files."""
         if self.minutes is not None and minutes > self.minutes:
             return _failure(f"took more than {self.minutes:g} minutes", "--job-minutes", "fewer minutes or steps")
         if self.memory_bytes is not None and memory_of_group(group) > self.memory_bytes:

@@ -63,7 +63,7 @@ class Publisher:
         return self._store.find(job.id)
 
     def _is_there(self, job: Job) -> bool:
-        """Whether the server was killed between publishing the bundle and recording it."""
+        """True if the bundle is served as noted: the server was killed between publishing and recording it."""
         name, version, digest = job.published_name, job.published_version, job.digest
         if name is None or version is None or digest is None:
             return False

@@ -53,7 +53,7 @@ def check_made(out: Path, *, name: str, version: int) -> str:
 
 @dataclass(frozen=True)
 class Signer:
-    """What a server signs with: a key, and the chain of key lists that names it a release key, if there is one."""
+    """Signing key of a server, and the chain of key lists that names it a release key, if there is one."""
 
     private_key: Path
     keys: TrustedKeys | None = None
@@ -125,7 +125,7 @@ def publish(out: Path, *, name: str, version: int, folder: Path, catalogue: Cata
 
 
 def is_published(name: str, version: int, digest: str, *, catalogue: Catalogue) -> bool:
-    """Whether a bundle with this digest is served."""
+    """True if a bundle of this name, version and digest is served."""
     return any(
         (served.version, served.bundle.digest) == (version, digest)
         for served in catalogue.listing().bundles.get(name, ())
@@ -144,7 +144,7 @@ def _copy(out: Path, target: Path) -> None:
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Delete what killed copies to ``target`` left; one server at a time publishes into a folder."""
+    """Delete the remains of killed copies to ``target``; one server at a time publishes into a folder."""
     ours = re.compile(rf"\.{re.escape(target.name)}\.publishing\.[0-9a-f]{{16}}")
     for path in target.parent.iterdir():
         if ours.fullmatch(path.name):

@@ -288,7 +288,7 @@ class JobRunner:
             self.workplace(forgotten).remove()
 
     def _excess(self, work: _Work, workplace: Workplace) -> Failure | None:
-        """What the job takes too much of; looked at from time to time."""
+        """Failure of a job that exceeds a limit, measured every ``_MEASURE_S`` seconds; else None."""
         now_s = time.monotonic()
         if work.process is None or now_s - work.measured_s < _MEASURE_S:
             return None

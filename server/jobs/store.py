@@ -1,4 +1,4 @@
-"""The jobs in the database, and how their state changes: queued → running → done or failed; cancelled before that."""
+"""The jobs in the database, and changes of their state: queued → running → done or failed; cancelled before that."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class State(StrEnum):
 
     @property
     def over(self) -> bool:
-        """Whether the state is final."""
+        """True if the state is final."""
         return self not in (State.QUEUED, State.RUNNING)
 
 
@@ -138,7 +138,7 @@ class JobStore:
         return self._change(job_id, "running", change, error, hint, self._time())
 
     def note_publication(self, job_id: str, *, name: str, version: int, digest: str, by: str) -> bool:
-        """Store what is about to be published, so that it is recognised after a kill."""
+        """Store name, version and digest before publication, so that it is recognised after a kill."""
         change = "published_name = ?, published_version = ?, digest = ?, published_by = ?"
         return self._change(job_id, "done", change, name, version, digest, by)
 

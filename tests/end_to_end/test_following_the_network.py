@@ -44,6 +44,7 @@ def images():
     return np.random.default_rng(0).integers(0, 256, (40, *shape[1:], shape[0]), dtype=np.uint8)
 
 
+@pytest.mark.slow
 def test_the_plan_leaves_a_slow_link_within_seconds_and_returns(images, tmp_path):
     name = Bundle.open(BUNDLE).manifest.name
     with (

@@ -52,6 +52,7 @@ def test_readme_commands_print_what_the_readme_shows(demo_folder: Path) -> None:
         assert _shape(printed) == _shape(shown), command
 
 
+@pytest.mark.slow
 def test_readme_python_runs(demo_folder: Path) -> None:
     blocks = _blocks("python")
     assert blocks

@@ -26,6 +26,7 @@ def open_at(url, state, bundle):
     return Device(url, state, bundle.public_key).open()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("first", [pytest.param(True, marks=pytest.mark.slow), False], ids=["first install", "update"])
 def test_after_a_kill_at_any_point_the_old_or_the_new_bundle_opens(own_bundle, tmp_path, first):

@@ -55,6 +55,7 @@ def adaptations(model) -> int:
     return sum(isinstance(line.event, Adapted) for line in read_log(model.log_path))
 
 
+@pytest.mark.slow
 def test_a_new_power_mode_is_adapted_to_while_it_runs(run, model):
     made, options = run(SLOW, SLOW, FAST)
     made.answer_all(options)

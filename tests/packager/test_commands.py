@@ -58,6 +58,7 @@ def test_package_tells_a_person_how_the_bundle_turned_out(packaged, pathweave, p
     assert "not signed" in lines[-1]
 
 
+@pytest.mark.slow
 def test_a_device_knows_folders_by_the_further_names_of_classes(pathweave, command_line, tmp_path):
     (tmp_path / "names.txt").write_text("".join(f"number {digit}\tn{digit}\n" for digit in range(10)))
     _images(tmp_path / "pictures", "n3", "Number_7")

@@ -1,1 +1,1 @@
-"""How each promise is tried, by what it is about."""
+"""Trials of the promises, a module per subject."""

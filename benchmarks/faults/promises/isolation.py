@@ -1,4 +1,4 @@
-"""S4: what two devices, and two packagers, learn of each other."""
+"""S4: isolation of two devices, and of two packagers, from each other."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Clients:
 
 
 def two_devices(trial: Trial, findings: Findings) -> None:
-    """S4: on every route, with every method, a device and a packager look for what others have there."""
+    """S4: on every route, with every method, a device and a packager look for data of others."""
     bundles = trial.new_folder("bundles")
     trial.bundle.copy(bundles / NAME)
     ends_s = trial.ends_s()
@@ -88,7 +88,7 @@ VALUES = {
 
 
 def _paths(rule: str, findings: Findings) -> Iterator[str]:
-    """The route's addresses, with what the other client has in them."""
+    """The route's addresses, with names and ids of the other client as arguments."""
     paths = [rule]
     for argument in re.findall(r"<(?:[^:<>]*:)?([^<>]+)>", rule):
         known = argument in VALUES
@@ -117,7 +117,7 @@ def _look(server: Serving, path: str, method: str, token: str, findings: Finding
 
 
 def _state(server: Serving, clients: _Clients) -> tuple[Any, ...]:
-    """What an operator sees of the others."""
+    """Devices, jobs and token states of the other clients, as an operator sees them."""
     admin = {"Authorization": f"Bearer {clients.operator}"}
     devices = [one for one in server.ask("/v1/devices", headers=admin).json()["devices"] if one["device"] == OTHERS]
     jobs = [one for one in server.ask("/v1/jobs", headers=admin).json()["jobs"] if one["id"] == JOB]
@@ -127,7 +127,7 @@ def _state(server: Serving, clients: _Clients) -> tuple[Any, ...]:
 
 
 def _counted(trial: Trial, findings: Findings) -> None:
-    """What a device is told does not depend on how much others have: replies with and without them are the same."""
+    """Compare the replies to a device and a packager with and without data of others: they must be the same."""
     replies = []
     for others in (False, True):
         folder = trial.folder / f"counted-{others}"

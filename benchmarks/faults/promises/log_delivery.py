@@ -80,7 +80,7 @@ def _stored(data: Path) -> list[dict[str, object]]:
 
 
 def _retention(trial: Trial, findings: Findings) -> None:
-    """What retention drops is counted, and does not come back when the device sends its log again."""
+    """Lines that retention drops are counted, and do not come back when the device sends its log again."""
     bundles, data = trial.folder / "bundles", trial.folder / "retention"
     path = trial.folder / "long.jsonl"
     log = AdaptationLog(path, bundle="0" * 64, runtime="none")

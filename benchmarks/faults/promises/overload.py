@@ -81,7 +81,7 @@ class _SlowStretch:
 
 @dataclass
 class _Load:
-    """Replies of an open loop: what clients send does not depend on what they receive."""
+    """Replies of an open loop: clients send at a rate that does not depend on the replies."""
 
     accepted_s: list[float] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
@@ -102,7 +102,7 @@ class _Load:
 
 @dataclass(frozen=True)
 class _Size:
-    """What a server holds at a moment."""
+    """Memory, threads and open files of a server at a moment."""
 
     resident_bytes: int
     threads: int
@@ -151,7 +151,7 @@ def _slow_clients(server: ForkedServer) -> Iterator[None]:
 
 
 def _send_load(server: ForkedServer, body: bytes, headers: dict[str, str], seconds: float) -> str:
-    """Send requests at a constant rate; what became of them, as JSON."""
+    """Send requests at a constant rate; returns their outcomes as JSON."""
     load, sent = _Load(), 0
     rate_per_s = OVER / ROW_S
     began_s = time.monotonic()

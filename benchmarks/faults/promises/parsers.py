@@ -1,4 +1,4 @@
-"""S3: bytes that no one of ours wrote."""
+"""S3: bytes from untrusted sources."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _mutate(parser: Parser, findings: Findings, seconds: float, seed: int) -> in
 
 
 def _crash(parser: Parser, data: bytes) -> str | None:
-    """What was raised, if it is no error of ours."""
+    """The exception that ``parser`` raised, unless it is a documented one; None for none."""
     try:
         parser.read(data)
     except parser.documented:

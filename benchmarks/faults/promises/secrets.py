@@ -1,4 +1,4 @@
-"""S6: where secrets turn up."""
+"""S6: places where secrets turn up."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOWHERE = "127.0.0.1:9"
 
 @dataclass
 class _Secrets:
-    """Secrets by name, in all the forms in which they may turn up; and what was said: replies and errors."""
+    """Secrets by name, in all the forms in which they may turn up; and the texts in ``said``: replies and errors."""
 
     forms: dict[str, list[bytes]] = field(default_factory=dict)
     said: list[tuple[str, bytes]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class _Secrets:
         self.said.append((where, data))
 
     def attempt(self, where: str, call: Callable[[], object]) -> None:
-        """What an error says, its hint and its traceback."""
+        """Run ``call``, and record the message, hint and traceback of its error, if any."""
         try:
             call()
         except Exception as error:
@@ -167,13 +167,13 @@ def _ask_everything(server: Serving, tokens: tuple[str, ...], code: str, secrets
 
 
 def _as_json(data: object) -> bytes:
-    """A request whose values are not what they should be."""
+    """A request with invalid values."""
     tensor = {"name": "image", "datatype": "UINT8", "shape": [1, 2, 2, 2], "data": data}
     return json.dumps({"inputs": [tensor]}).encode()
 
 
 def _look_everywhere(trial: Trial, secrets: _Secrets, findings: Findings) -> None:
-    """Replies, errors, what the process has logged, and every file of the device's and the server's folders."""
+    """Replies, errors, the log of the process, and every file of the device's and the server's folders."""
     places = list(secrets.said)
     places.append(("the log of the process", trial.log_path.read_bytes()))
     for folder in ("state", "misused", "server", "bundles"):
@@ -188,7 +188,7 @@ def _look_everywhere(trial: Trial, secrets: _Secrets, findings: Findings) -> Non
 
 
 def _finds_itself(trial: Trial, secrets: _Secrets) -> bool:
-    """Whether looking works: each secret is found where it was put."""
+    """True if the search works: each secret is found where it was put."""
     path = trial.folder / "put"
     for forms in secrets.forms.values():
         path.write_bytes(b"x" + forms[0] + b"y")

@@ -62,7 +62,7 @@ def _altered(path: Path, way: str, at: int, trial: Trial) -> Iterator[None]:
 
 
 def _opens(bundle: SmallBundle) -> bool:
-    """Whether all of it is taken for whole."""
+    """True if the bundle opens and all of its bytes verify."""
     try:
         Bundle.open(bundle.folder, trust=bundle.public_key).verify()
     except BundleError:
@@ -94,7 +94,7 @@ def _in_the_store(trial: Trial, findings: Findings) -> None:
 
 
 def hostile_models(trial: Trial, findings: Findings) -> None:
-    """S5: every model of the corpus is refused by what reads it, before a runtime sees it."""
+    """S5: every model of the corpus is refused by its reader, before a runtime sees it."""
     if importlib.util.find_spec("onnx") is None:
         findings.missing.append("the corpus, which is made with the package onnx")
         return
@@ -121,7 +121,7 @@ def hostile_models(trial: Trial, findings: Findings) -> None:
 
 
 def _refused(read: Callable[[], object]) -> str | None:
-    """None if it is refused with an error that says so, else what happened."""
+    """None if it is refused with an error that says so, else a description of the outcome."""
     try:
         read()
     except CompositionError as error:

@@ -47,14 +47,14 @@ def each_crash(begin: Callable[[], Callable[[], object]]) -> Iterator[Crash]:
 
 
 def killed_before(operation: Callable[[], object], point: int) -> bool:
-    """Run the operation in a forked child that is killed before its ``point``-th change; whether it came so far."""
+    """Run the operation in a forked child that is killed before its ``point``-th change; True if it came so far."""
     child = _start(operation, point)
     _, status = os.waitpid(child, 0)
     return _was_killed(status)
 
 
 def count_changes(operation: Callable[[], object]) -> int:
-    """How many changes the operation makes, run to its end in a forked child: its points are 1 to that number."""
+    """Number of changes that the operation makes, run to its end in a forked child: its points are 1 to that number."""
     reader, writer = os.pipe()
     child = _start(operation, None, counted=writer)
     os.close(writer)

@@ -20,7 +20,7 @@ _STEP_S = 0.02
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to one answer at byte ``at`` of its body.
+    """Damage to one answer at byte ``at`` of its body.
 
     ``cut``, ``reset``: the connection ends there; ``stall``: nothing more comes; ``drip``: single bytes from there on;
     ``flip``: one bit is another; ``wrong length``: Content-Length is ``at`` too large.

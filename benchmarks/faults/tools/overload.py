@@ -1,4 +1,4 @@
-"""Attacks on a server's connections, and a probe that measures whether it still answers. Raw sockets and threads."""
+"""Attacks on a server's connections, and a probe that measures if it still answers. Raw sockets and threads."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def dripping(connections: Sequence[socket.socket], *, byte: bytes = b"a", every_
 
 
 def closed_by_server(connection: socket.socket, *, within_s: float) -> bool:
-    """Whether the server ends the connection in time; what it sends before is read."""
+    """True if the server ends the connection within ``within_s`` seconds of silence; bytes sent before are read."""
     connection.settimeout(within_s)
     try:
         while connection.recv(65536):

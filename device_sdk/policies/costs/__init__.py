@@ -1,1 +1,1 @@
-"""What plans are expected to cost, from answers to private samples and a cost model."""
+"""Expected costs of plans, from answers to private samples and a cost model."""

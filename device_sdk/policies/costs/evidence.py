@@ -1,4 +1,4 @@
-"""What plans are judged by: logits on private samples, and what is known of the network."""
+"""Evidence by which plans are judged: logits on private samples, and properties of the network."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Evidence:
         return len(self.labels)
 
     def right(self, logits: Array) -> npt.NDArray[np.bool_]:
-        """Which samples ``logits`` [..., count, classes] answer rightly: [..., count]."""
+        """Mask of the samples that ``logits`` [..., count, classes] classify correctly: [..., count]."""
         return np.asarray(logits.argmax(axis=-1) == self.labels)
 
     def asked(self, server: RemoteRef, own: Array) -> Array | None:
@@ -66,11 +66,11 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """What lies between a device and its servers.
+    """Link between a device and its servers, and the costs of requests over it.
 
-    ``server``: the cost model of the machine that runs tails; ``answer_ms``: how long a server's model takes for one
-    input; ``input_bytes``: what a request with one input takes; ``overhead_bytes``: what a request adds to a packet;
-    ``handling``: what a packet takes beside the way and the tail.
+    ``server``: cost model of the machine that runs tails; ``answer_ms``: latency of a server's model for one input;
+    ``input_bytes``: size of a request with one input; ``overhead_bytes``: added to a packet by a request;
+    ``handling``: time of a packet beyond its transfer and the tail.
     """
 
     uplink: Uplink

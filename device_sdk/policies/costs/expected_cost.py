@@ -1,7 +1,7 @@
-"""What a plan is expected to cost per sample, from logits on private samples and a cost model. Pure.
+"""Expected cost of a plan per sample, from logits on private samples and a cost model. Pure.
 
 One function judges every plan, whatever proposed it: subnets alone, exits, splits, abstention, asking a server. The
-latency of asking is that of HI (Eq. 3): what runs here comes first, then the transfer and the server.
+latency of asking is that of HI (Eq. 3): the device's part comes first, then the transfer and the server.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def expected_cost(
 ) -> PlanCost:
     """The cost of ``plan`` per sample, estimated from the evidence.
 
-    Accuracy is that of the samples that get an answer. What a server adds is unknown (None) where nothing is known of
-    the server or the way to it: its logits, its time. Energy is known with ``power`` alone.
+    Accuracy is that of the samples that get an answer; None if hard samples are sent to a server whose logits are
+    missing. Latency is None if the times of a server in use, or of the link, are missing. Energy needs ``power``.
 
     Raises:
         UsageError: the evidence lacks the logits of the plan's own path or of one of its exits.
@@ -35,7 +35,7 @@ def expected_cost(
 def whole_route(
     supernet: Supernet, plan: Plan, evidence: Evidence, cost_model: CostModel, network: Network | None = None
 ) -> Route:
-    """The way of all samples through ``plan``, with what becomes of the hard ones. Raises as ``expected_cost``."""
+    """The route of all samples through ``plan``, hard ones included. Raises as ``expected_cost``."""
     route = Route.to_end(supernet, plan, evidence, cost_model, network)
     if isinstance(plan.hard, Abstain):
         route.abstain(plan.hard)

@@ -1,4 +1,4 @@
-"""The way of private samples through a plan: where each is answered, whether rightly, and what it takes. Pure."""
+"""Route of private samples through a plan: place, correctness and cost of each answer. Pure."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Milliseconds = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RemoteCall:
-    """One sample's way to a server and back. Times are None where the server, or the way to it, is unknown.
+    """Call to a server for one sample. Times are None where the server, or the link to it, is unknown.
 
-    ``packing_ms``: what comes before it here.
+    ``packing_ms``: time on the device to pack the request.
     """
 
     size_bytes: int
@@ -42,7 +42,7 @@ NO_CALL = RemoteCall(0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class Asking:
-    """What asking a server adds: whether it is right about each sample [count], None if unknown, and the call."""
+    """Effect of asking a server: mask of samples that are then correct [count], None if unknown; and the call."""
 
     correct: Correct | None
     call: RemoteCall
@@ -72,11 +72,11 @@ def _input_call(server: RemoteRef, network: Network | None) -> RemoteCall:
 
 
 class Route:
-    """The way of all samples through a plan: which are open, which are right, how long each took. [count] each.
+    """Route of all samples through a plan: masks of open and of correct samples, and times. [count] each.
 
     ``open``: the sample reaches the end, since no exit answers it or asks a server; ``device_ms``, ``transfer_ms`` and
-    ``server_ms``: where its time goes; ``logits``: of the end [count, classes]; ``tried_ms``: of the
-    call itself and of the branches on the way.
+    ``server_ms``: the parts of its latency; ``logits``: of the end [count, classes]; ``tried_ms``: overhead of the
+    call, and latency of all branches that are tried before the end.
     """
 
     def __init__(self, supernet: Supernet, plan: Plan, evidence: Evidence, cost_model: CostModel) -> None:
@@ -102,7 +102,7 @@ class Route:
         cost_model: CostModel,
         network: Network | None = None,
     ) -> Route:
-        """The way through exits and the path to the end, here or at a server; hard samples are not looked at yet."""
+        """The route through exits and the path to the end, here or at a server, before hard samples are singled out."""
         route = cls(supernet, plan, evidence, cost_model)
         route.take_exits()
         if plan.split is not None:
@@ -113,7 +113,7 @@ class Route:
 
     @property
     def subnet(self) -> Subnet:
-        """That of the plan."""
+        """The plan's subnet."""
         return self._plan.subnet
 
     @property
@@ -150,16 +150,16 @@ class Route:
         self._send(self.open, call)
 
     def _received(self, split: Split) -> Array:
-        """What the tail answers; in 8 bits and more as if nothing were lost on the way."""
+        """Logits of the split's tail; from 8 bits up, those of the same path without quantisation."""
         path = Subnet(self._head(split.position) + split.tail)
         if min(split.bits) >= BITS:
             return self._found(self._evidence.ends, path, "the split's path")
         return self._found(self._evidence.received, (path, split.position, split.bits), f"a split in {split.bits} bits")
 
     def crossing(self, split: Split, network: Network | None) -> tuple[float, RemoteCall]:
-        """How long a sample runs here before the split, without ``tried_ms``, and its way to the server.
+        """Milliseconds per sample on the device before the split, without ``tried_ms``, and the call to the server.
 
-        It is the same for every set of exits.
+        Both are the same for every set of exits.
         """
         if split.is_whole:
             return 0.0, _input_call(split.server, network)
@@ -169,7 +169,7 @@ class Route:
         return own_ms + call.packing_ms, call
 
     def crossed(self, split: Split, network: Network | None) -> Route:
-        """The same way with what follows the exits at a server; this one stays as it is."""
+        """A copy that runs everything behind the exits at a server; this route stays as it is."""
         other = copy.copy(self)
         for name in ("correct", "device_ms", "transfer_ms", "server_ms", "bytes_sent"):
             setattr(other, name, getattr(self, name).copy())
@@ -185,11 +185,11 @@ class Route:
         self._abstained = self._hard(policy)
 
     def deciding_ms(self, decider: Decider) -> float:
-        """What the decision takes for each sample that is open; not yet part of the way ``to_end``."""
+        """Milliseconds of the decision for each open sample, which the route ``to_end`` does not include."""
         return self._costs.deciding_ms(decider)
 
     def decided(self, decider: Decider) -> Route:
-        """A copy whose open samples have paid for the decision, to the bit as ``abstain`` and ``ask`` charge it."""
+        """A copy with the decision's time added to its open samples, bit for bit as ``abstain`` and ``ask`` add it."""
         found = copy.copy(self)
         found.device_ms = self.device_ms + self.deciding_ms(decider) * self.open
         return found
@@ -210,12 +210,12 @@ class Route:
 
     @property
     def latency_ms(self) -> Milliseconds:
-        """End to end, without what is unknown."""
+        """End-to-end latency, without the times that are unknown."""
         return self.device_ms + self.transfer_ms + self.server_ms
 
     @property
     def peak_bytes(self) -> int:
-        """Memory of what runs here: the subnet or its head, the exits that answer by confidence, the fallback's."""
+        """Memory on the device: the subnet or its head, the exits that answer by confidence, the fallback's."""
         here = Subnet(self._supernet.edges_here(self._plan))
         exits = map(self._costs.exit_bytes, answering_exits(self._plan))
         return (self._costs.peak_bytes(here) if here.edges else 0) + sum(exits)
@@ -245,7 +245,7 @@ class Route:
         return self.open & hard(policy.decider, self.logits)
 
     def asking(self, policy: Ask, network: Network | None) -> Asking:
-        """What asking adds to a sample."""
+        """Effect of asking by ``policy``, if every sample were sent."""
         if policy.sends == "input":
             logits, call = self._evidence.asked(policy.server, self.logits), _input_call(policy.server, network)
         else:

@@ -1,4 +1,4 @@
-"""Costs of a plan at every place where it may cross to a server at once: what ``expected_cost`` says of each. Pure."""
+"""Costs of a plan at all of its splits at once, equal to those that ``expected_cost`` gives one by one. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Crossings:
     costs: Costs
 
     def extremes(self) -> list[Split]:
-        """Of the splits that lose nothing on the way, those of least mean latency, least energy and least bytes."""
+        """Of the splits without quantisation loss, those of least mean latency, least energy and least bytes."""
         whole = np.array([min(split.bits) >= BITS for split in self.splits])
         columns = (self.costs.latency_ms, self.costs.energy_mj, self.costs.bytes_sent)
         places = {int(np.argmin(np.where(whole, np.nan_to_num(values, nan=math.inf), math.inf))) for values in columns}
@@ -39,7 +39,7 @@ class Crossings:
 class Crossing:
     """A split of a subnet: ``head_ms`` before it, without ``Route.tried_ms``, and the call. Times: NaN if unknown.
 
-    ``right``: whether the tail answers each sample rightly [count]; None: as the whole subnet does here.
+    ``right``: mask of the samples that the tail answers correctly [count]; None: the same as the whole subnet here.
     """
 
     split: Split
@@ -51,7 +51,7 @@ class Crossing:
 
     @classmethod
     def of(cls, route: Route, split: Split, network: Network | None, right: Correct | None = None) -> Crossing:
-        """That of ``route``'s subnet."""
+        """The crossing of ``route``'s subnet at ``split``."""
         head_ms, call = route.crossing(split, network)
         unknown = call.transfer_ms is None or call.server_ms is None
         times = (math.nan, math.nan) if unknown else (call.transfer_ms or 0.0, call.server_ms or 0.0)
@@ -91,7 +91,7 @@ def _accuracy(route: Route, crossing: Crossing) -> float:
 
 
 def _percentiles(early_ms: npt.NDArray[np.float64], each_ms: npt.NDArray[np.float64], count: int) -> Times:
-    """Those of each crossing: exits lie before it, so that none of their samples waits longer than the others."""
+    """95th latency percentile per crossing. Exits lie before it, so none of their samples waits longer than others."""
     place = _PERCENTILE * (count - 1)
     low = math.floor(place)
 

@@ -1,4 +1,4 @@
-"""Costs of a plan at every threshold of its decider at once: what ``expected_cost`` says of each, in closed form. Pure.
+"""Costs of a plan at every threshold of its decider at once, as ``expected_cost`` gives, in closed form. Pure.
 
 Samples are ordered by ease. The threshold that calls the k hardest ones hard changes only k, so all costs are
 cumulative sums.
@@ -43,9 +43,10 @@ class Costs:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The samples that reach the end of a plan, by ease: what all thresholds of a decider have in common.
+    """Samples that reach a plan's end, hardest first, so that all thresholds of a decider are judged at once.
 
-    ``samples``: the hardest first; ``eases``: of them; ``hardest``: how many each threshold calls hard [thresholds].
+    ``samples``: their numbers; ``eases``: in that order; ``hardest``: the count that each threshold calls hard
+    [thresholds].
     """
 
     route: Route
@@ -100,7 +101,7 @@ class Sweep:
         return ranking.decider(own)
 
     def costs(self, asking: Asking | None, power: Power | None) -> Costs:
-        """The costs at all thresholds. ``asking``: what becomes of hard samples; None: they stay without an answer."""
+        """The costs at all thresholds. ``asking``: effect of a server on hard samples; None: they get no answer."""
         route, hardest, count = self._route, self._hardest, len(self._route.open)
         call = NO_CALL if asking is None else asking.call
         right = route.correct.sum() - self._of_hardest(route.correct)
@@ -133,7 +134,7 @@ class Sweep:
         )
 
     def _of_each(self, values: Sequence[float]) -> Column:
-        """What each decider takes, at all of its thresholds."""
+        """``values``, one per decider, repeated for each of its thresholds."""
         return np.repeat(np.asarray(values, dtype=np.float64), [len(one.hardest) for one in self.rankings])
 
     def _p95_ms(self, decided: Sequence[Route], added_ms: float) -> Column:

@@ -1,7 +1,7 @@
 """Fitting deciders on private samples: logistic regression by iteratively reweighted least squares. Pure.
 
-What is fitted ranks the samples that it learned from too well. So fits are compared, and thresholds set, by *cross
-fitting*: the ease of each sample is what a decider says that learned from the other samples.
+A fitted decider ranks the samples that it learned from too well. So fits are compared, and thresholds set, by *cross
+fitting*: the ease of each sample comes from a decider that learned from other samples.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def fit_logistic(
 ) -> Logistic | None:
     """A decider that estimates the probability of ``easy`` [count] from ``logits`` [count, classes].
 
-    The target is usually whether the answer is right; where a server is asked, whether asking it gains nothing. Its
+    The target is usually a right answer; where a server is asked, that asking it gains nothing. Its
     threshold is 0.5 until it is tuned. None if all samples are easy, or none is: there is nothing to learn.
 
     Args:
@@ -66,7 +66,7 @@ def fit_logistic(
 
 @dataclass(frozen=True)
 class Viewed:
-    """Views of samples to learn from: ``logits`` [views, count, classes], and whether each is easy [views, count].
+    """Views of samples to learn from: ``logits`` [views, count, classes], and a mask of the easy ones [views, count].
 
     A view is a sample of its own: its answer may be wrong where that to the sample is right.
 
@@ -153,7 +153,7 @@ def cross_fitted_eases(
 
 
 def mean_gain(eases: Values, gains: npt.NDArray[np.bool_]) -> float:
-    """How many samples gain when the hardest are sent, on the mean of all shares up to a half."""
+    """Number of samples that gain when the hardest are sent: the mean over all shares up to a half."""
     order = np.argsort(eases, kind="stable")
     return float(np.cumsum(gains[order])[: max(1, len(order) // 2)].mean())
 
@@ -174,19 +174,19 @@ def _fitted(
 
 
 def _folds(count: int) -> Iterator[npt.NDArray[np.bool_]]:
-    """Which samples are left out, once for each fold."""
+    """Masks of the samples that each fold leaves out, [count] each."""
     folds = fold_of(count)
     for fold in range(min(_FOLDS, count)):
         yield folds == fold
 
 
 def fold_of(count: int) -> npt.NDArray[np.int64]:
-    """With which others a sample is left out: [count], from 0 to 4."""
+    """Number of the fold that leaves each sample out: [count], from 0 to 4."""
     return np.arange(count) % _FOLDS
 
 
 def can_be_learned(logits: Array, easy: npt.NDArray[np.bool_]) -> bool:
-    """Whether there are samples of both kinds.
+    """True if some samples are easy and some are not.
 
     Raises:
         InputError: the numbers of samples differ, or a logit is not finite.

@@ -1,4 +1,4 @@
-"""How much a device's own answer and a server's count where both are at hand: maximum likelihood. Pure."""
+"""Weights for pooling a device's own answer with a server's, by maximum likelihood. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LARGEST = 1e3  # weight
 def fit_pool(device: Array, server: Array, labels: Labels) -> LogarithmicPool | None:
     """The pool that makes ``labels`` [count] most likely; logits [count, classes].
 
-    The samples should be ones that neither network learned from: what a network knows by heart it is always sure of.
+    The samples should be ones that neither network learned from: of samples learned by heart a network is always sure.
     None where the device's answers add nothing: the pool's loss is not lower than that of the server's answers alone,
     at their own best temperature, by more than a standard error.
 
@@ -73,7 +73,7 @@ def _losses(logits: Sequence[Values], weights: Values, labels: Labels) -> Values
 
 
 def _centred(logits: Array) -> Values:
-    """What is the same for all classes has no meaning."""
+    """Logits minus their mean over the classes, which no probability depends on."""
     wide = logits.astype(np.float64)
     return np.asarray(wide - wide.mean(axis=1, keepdims=True))
 

@@ -21,7 +21,7 @@ Correct = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Promise:
-    """What stands behind an accuracy: of ``samples`` new ones that a plan answered it answered ``wrong`` wrongly."""
+    """Evidence for an accuracy: of a plan's answers to ``samples`` new samples, ``wrong`` were wrong."""
 
     certainty: float
     samples: int
@@ -29,7 +29,7 @@ class Promise:
 
     @property
     def least_accuracy(self) -> float:
-        """What the accuracy is not below, with the certainty: the bound of Clopper and Pearson (1934), to 1e-9."""
+        """Lower bound of the accuracy at this certainty (Clopper and Pearson 1934), to 1e-9."""
         low, high = 0.0, 1.0
         while high - low > 1e-9:
             middle = (low + high) / 2
@@ -37,7 +37,7 @@ class Promise:
         return low
 
     def holds(self, accuracy: float) -> bool:
-        """Whether an accuracy of less than ``accuracy`` is ruled out with the certainty (exact binomial test)."""
+        """True if an accuracy below ``accuracy`` is ruled out with the certainty (exact binomial test)."""
         return self.doubt(accuracy) <= 1 - self.certainty
 
     def doubt(self, accuracy: float) -> float:
@@ -55,7 +55,7 @@ def fewest_asked(
     The samples must be new to the networks and to the decider. None: not even asking about all of them suffices.
 
     Args:
-        ease: of each sample [count]; ``here``, ``server``: whether the device and the server answer it rightly.
+        ease: of each sample [count]; ``here``, ``server``: masks of right answers by the device and the server.
         accuracy: promised, between 0 and 1; ``certainty``: likewise.
 
     Raises:
@@ -78,7 +78,7 @@ def fewest_asked(
 def _ordered(
     ease: npt.NDArray[np.float64], here: Correct, server: Correct, accuracy: float, certainty: float
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
-    """The samples, the hardest first, and their eases; refuses what makes no sense."""
+    """The samples, the hardest first, and their eases; raises on invalid inputs."""
     if not len(ease) or not len(ease) == len(here) == len(server):
         raise InputError(f"there are {len(ease)} eases, {len(here)} answers of the device, {len(server)} of the server")
     if not (0 < accuracy < 1 and 0 < certainty < 1):

@@ -54,11 +54,11 @@ def fit_router(
 ) -> Fitted[Router] | None:
     """A router that estimates the probability of ``easy`` [count] from ``logits`` [count, classes].
 
-    The target is whether asking a server gains nothing. The threshold is 0.5 until it is tuned. None if all samples
+    The target is that asking a server gains nothing. The threshold is 0.5 until it is tuned. None if all samples
     that it learns from are easy, or none is: there is nothing to learn.
 
     Args:
-        views: what it learns from in place of the samples; all views of a sample are left out with it.
+        views: learned from in place of the samples; all views of a sample are left out with it.
 
     Raises:
         InputError: the numbers of samples differ, or a logit is not finite.
@@ -192,7 +192,7 @@ def _network(samples: _Samples, weights: Values, fold: int, settings: RouterSett
 
 
 def _is_lower(new: Values, old: Values, count: int) -> bool:
-    """Whether the mean of ``new`` [views × count] is lower by more than a standard error; views of a sample are one."""
+    """True if the mean of ``new`` [views × count] is lower by over a standard error; views of a sample count as one."""
     change = (new - old).reshape(-1, count).mean(axis=0)
     return bool(change.mean() < -change.std() / count**0.5)
 

@@ -51,7 +51,7 @@ def trained(
 
 
 def output(layers: Layers, values: Values) -> Values:
-    """What the network adds to the score: [rows, features] -> [rows]."""
+    """The network's correction to the score: [rows, features] -> [rows]."""
     for weights, biases in layers[:-1]:
         values = np.maximum(values @ weights + biases, 0.0)
     weights, biases = layers[-1]

@@ -1,4 +1,4 @@
-"""How routers learn."""
+"""Settings for fitting routers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class RouterSettings:
-    """How a router learns.
+    """Settings for fitting a router.
 
     ``penalties``: of the regression on all meta-features, in samples, the largest first; at the first, infinity, only
     the entropy counts. ``neurons``: of each of the networks that correct the regression, one per fold. ``patience``:

@@ -1,4 +1,4 @@
-"""What remains of a plan when memory shrinks (MEEdge §3.4), decided by the footprints of its parts. Pure.
+"""Reduction of a plan when memory shrinks (MEEdge §3.4), decided by the footprints of its parts. Pure.
 
 1. Exits that only deadlines need stay as far as there is room beside all others, by placement. 2. What does not fit at
 once runs in pages, with the same answers. 3. If the largest block does not even fit alone, the path ends with the last
@@ -23,7 +23,7 @@ from device_sdk.supernet.plan import AnswerLocally, ExitChoice, Plan
 
 
 def plan_within(bundle: Bundle, plan: Plan, cap_bytes: int | None) -> Plan:
-    """``plan``, or what fits of it under the cap.
+    """``plan``, or the part of it that fits under the cap.
 
     Raises:
         BudgetError: not even the path to the first exit fits; says the least that works.
@@ -68,7 +68,7 @@ def whole_plan_bytes(bundle: Bundle, plan: Plan) -> int:
 
 
 def _forms(bundle: Bundle, plan: Plan) -> list[list[PlanSegment]]:
-    """What is loaded for a plan: its segments, and beside them its steps where these are others."""
+    """Lists of segments that are loaded for a plan: the ordinary one, and that of its steps if it differs."""
     ordinary, stepped = segments(bundle.supernet, plan), steps(bundle.supernet, plan)
     return [ordinary] if stepped == ordinary else [ordinary, stepped]
 

@@ -1,4 +1,4 @@
-"""What a base and a global network cost per sample, in one of three resources (Hybrid Eq. 1–2). Pure."""
+"""Costs of a base and a global network per sample, in one of three resources (Hybrid Eq. 1–2). Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def macs_costs(supernet: Supernet) -> HybridCosts:
 
 
 def latency_costs(device: CostModel, server: CostModel, uplink: Uplink, *, input_bytes: int) -> HybridCosts:
-    """Milliseconds until the answer: the device's network, then the way to the server and its network (HI Eq. 3)."""
+    """Milliseconds until the answer: the device's network, then the transfer and the server's network (HI Eq. 3)."""
     transfer_ms = uplink.transfer_ms(input_bytes)
     return HybridCosts("latency_ms", device.latency_ms, lambda path: transfer_ms + server.latency_ms(path))
 
@@ -58,7 +58,7 @@ def energy_costs(
 
 
 def asked_cost(resource: Resource, network: Network, server: RemoteRef, power: Power | None) -> float:
-    """What a sample costs that is sent to a server's model, whatever that is; what ``network`` measured of it counts.
+    """Cost of sending a sample to a server's model of unknown structure, from the times that ``network`` states.
 
     Raises:
         UsageError: MACs are limited, which a server does not state of its model; or the device's power is unknown.

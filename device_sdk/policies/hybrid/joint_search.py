@@ -46,7 +46,7 @@ class HybridMember(Generic[AnyKey]):
 
 @dataclass(frozen=True)
 class HybridPair(Generic[AnyKey]):
-    """A base and a global network: what they are expected to reach together.
+    """A base and a global network, with their expected joint accuracy and cost.
 
     ``cost``: of the base, plus that of the global network for the share that is sent (Eq. 2). ``score``: what pairs are
     ranked by.
@@ -200,7 +200,7 @@ def _children(
 
 
 def _cheapest(pool: HybridPool[Key]) -> list[HybridPair[Key]]:
-    """Where no pair keeps the limit: the cheapest base with each global network."""
+    """The cheapest base paired with each global network, for limits that no pair keeps."""
     base = min(pool.bases.values(), key=lambda one: one.cost)
     return [HybridPair(base.key, key, 0.0, 0.0, base.cost, 0.0) for key in pool.globals_]
 

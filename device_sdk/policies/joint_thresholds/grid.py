@@ -1,4 +1,4 @@
-"""Which thresholds of exits and of a decision are tried together: all that samples have, or some of them. Pure."""
+"""Grids of thresholds of exits and of a decision that are tried together: all values of samples, or some. Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _Number = TypeVar("_Number", np.float64, np.int64)
 
 @dataclass(frozen=True)
 class Grid:
-    """What is tried, all ascending.
+    """Values to try, all ascending.
 
-    ``thresholds`` of each exit, beside leaving it out; ``hard_eases``: for each decider how many of the distinct eases
+    ``thresholds`` of each exit, beside leaving it out; ``hard_eases``: for each decider, numbers of distinct eases that
     are hard; ``asks``: confidences below which each exit asks, beside asking about none.
     """
 
@@ -48,7 +48,7 @@ class Grid:
         *,
         most: int,
     ) -> Grid:
-        """What lies between the neighbours of what was chosen from this grid, in at most so many steps.
+        """The values between the neighbours of those that were chosen from this grid, at most ``most`` for each limit.
 
         ``decider``: the chosen one, the only one that remains, with its ``ease``.
         """

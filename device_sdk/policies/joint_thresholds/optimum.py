@@ -35,7 +35,7 @@ _LEFT_OUT: Limits = (UNREACHABLE_CONFIDENCE, 0.0)
 
 @dataclass
 class Effort:
-    """How many steps searches may still take: exits that are divided, and tables that are read."""
+    """Number of steps left to searches: exits whose limits are branched on, and tables that are read."""
 
     left: int = MOST_STEPS
 
@@ -44,7 +44,7 @@ class Effort:
 class JointThresholds:
     """The best combination: exits that pay, with their limits, and the decision at the end.
 
-    ``decider``: the number of the one that decides; ``hard_eases``: how many of its distinct eases are hard;
+    ``decider``: the number of the one that decides; ``hard_eases``: the number of its distinct eases that are hard;
     ``value``: as ``Requirement.value``; ``is_exact``: no combination of the limits tried is better.
     """
 
@@ -75,8 +75,8 @@ def best_thresholds(
     Args:
         exits: candidates that follow each other; one that neither answers nor asks is left out, with its branch.
         power: of the device; without it a requirement on energy cannot be kept.
-        peak_bytes: of the subnet; ``exit_bytes``: what each exit adds, nothing by default.
-        grid: what is tried; by default everything.
+        peak_bytes: of the subnet; ``exit_bytes``: added by each exit, 0 by default.
+        grid: limits to try; by default all.
         bounds, table: of these exits and this end, where they are known already; ``table`` also of this grid.
         effort: after which the search ends with the best so far.
     """
@@ -92,12 +92,12 @@ def best_thresholds(
 
 
 def is_on_energy(requirement: Requirement) -> bool:
-    """Whether energies have to be known."""
+    """True if ``requirement`` optimises or limits energy."""
     return requirement.optimise == "energy_mj" or requirement.energy_mj is not None
 
 
 def objective_of(requirement: Requirement, value: float) -> float:
-    """What is minimised, for a ``value`` as ``Requirement.value`` has it."""
+    """The quantity that is minimised, at ``value`` of ``Requirement.value``; infinite if that is not finite."""
     if not math.isfinite(value):
         return math.inf
     return 1.0 - value if requirement.optimise == "accuracy" else -value
@@ -105,14 +105,14 @@ def objective_of(requirement: Requirement, value: float) -> float:
 
 @dataclass(frozen=True)
 class _Memory:
-    """``own``: bytes of the subnet; ``exits``: what each exit adds."""
+    """``own``: bytes of the subnet; ``exits``: bytes that each exit adds."""
 
     own: int
     exits: Sequence[int]
     limit: int | None
 
     def fits(self, taken: Sequence[Limits], is_used: Correct) -> Correct:
-        """Whether the exits ``taken``, and the last one where it ``is_used``, fit: as ``is_used``."""
+        """Mask, of the shape of ``is_used``, where the exits ``taken``, and the last one if it ``is_used``, fit."""
         if self.limit is None:
             return np.ones_like(is_used)
         own = self.own + sum(size for one, size in zip(taken, self.exits, strict=False) if one != _LEFT_OUT)
@@ -121,7 +121,7 @@ class _Memory:
 
 @dataclass(frozen=True)
 class _State:
-    """Before an exit: the samples that are ``open``, what the others took [4], and the branches tried so far."""
+    """Before an exit: the samples that are ``open``, costs of the others [4], and the branches tried so far."""
 
     open: Counts
     spent: Column
@@ -193,7 +193,7 @@ class _Search:
             self._visit(level + 1, _State(rest, here[number], float(tried[number]), taken, (*state.left, *ways)))
 
     def _ways(self, level: int, confidence: Column) -> tuple[list[Limits], Counts, Counts]:
-        """The pairs of limits of an exit that differ in what they do: how many samples each answers and asks about.
+        """The pairs of limits of an exit with distinct effects, and the numbers of samples each answers and asks about.
 
         ``confidence``: of the open samples, the surest first.
         """

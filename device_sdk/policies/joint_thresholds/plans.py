@@ -72,7 +72,7 @@ class JointPlans:
     unless the search has to end early (``MOST_STEPS``). A path with more than ``FEW_EXITS`` is searched twice, first
     with some of them, evenly spaced. ``best_thresholds`` without a grid is
     exact over all limits, in seconds, with memory that grows with the third power of the samples. Paths whose
-    bound says that they hold nothing better are left out.
+    bound rules out a better plan are left out.
 
     Args:
         exits: candidates of each subnet, following each other; the evidence has their logits.
@@ -120,7 +120,7 @@ class JointPlans:
 
 @dataclass(frozen=True)
 class _Bounded:
-    """A path with what asking takes, and its bounds: exits that ask too come second."""
+    """A path with the cost of asking, and its bounds: those for exits that ask too come second."""
 
     path: _Path
     end: AskingEnd
@@ -128,7 +128,7 @@ class _Bounded:
 
 
 class JointSearch:
-    """The search for one requirement on one network; paths whose way to the server is unknown are left out."""
+    """The search for one requirement on one network; paths whose call to the server has unknown times are left out."""
 
     def __init__(
         self, server: RemoteRef, paths: Sequence[_Bounded], requirement: Requirement, power: Power | None
@@ -207,7 +207,7 @@ def _few_and_all(exits: Sequence[ExitChoice]) -> list[Sequence[ExitChoice]]:
 def exit_samples(
     supernet: Supernet, evidence: Evidence, cost_model: CostModel, subnet: Subnet, choice: ExitChoice
 ) -> ExitSamples:
-    """What the evidence says of one exit of ``subnet``."""
+    """Confidences, correct answers and times of one exit of ``subnet``."""
     ends = [block.end for _, block in supernet.walk(subnet)]
     before = subnet.edges[: ends.index(supernet.exit(choice.exit).position) + 1]
     logits = evidence.exits[before, choice.exit, choice.rendition]

@@ -1,4 +1,4 @@
-"""What every combination of a last exit's two limits and of a decision's takes, from cumulative counts. Pure.
+"""Costs of every combination of a last exit's two limits and of a decision's, from cumulative counts. Pure.
 
 The limits of an exit are the threshold from which on it answers and that below which it asks. A combination is a cell:
 [thresholds, limits of asking, numbers of hard eases]; out of reach, and none asked, are among them.
@@ -28,9 +28,9 @@ _PERCENTILE = 0.95
 class AskingEnd:
     """The end of a path with a decision: ``right`` here, ``server_right`` [count]; ``full_ms``: to the end.
 
-    ``eases``: [count] by each decider that may decide; ``call``: what asking takes, its times known. ``deciding_ms``:
-    what each of them takes for a sample at the end, nothing by default; ``nothing_hard_ms``: what a decision takes that
-    calls no sample hard, which plans need whose exits alone ask.
+    ``eases``: [count] by each decider that may decide; ``call``: cost of asking, its times known. ``deciding_ms``: time
+    of each of them for a sample at the end, 0 by default; ``nothing_hard_ms``: time of a decision that calls no sample
+    hard, which plans need where only exits ask.
     """
 
     eases: tuple[Column, ...]
@@ -47,7 +47,7 @@ class Cells:
     """Sums over the open samples in every cell [thresholds, limits of asking, numbers of hard eases].
 
     ``answered``: by the last exit [thresholds, 1]; ``asked_early``: from it [1, limits of asking]; ``between``: that
-    reach the end [thresholds, limits of asking]; ``is_used``: whether the exit decides anything, else its branch is
+    reach the end [thresholds, limits of asking]; ``is_used``: the exit decides something, else its branch is
     left out; ``exit_ms``: until a sample leaves there. Both as ``between``. ``end_ms``: until a sample at the end is
     decided about, in every cell.
     """
@@ -68,7 +68,7 @@ class Cells:
         return np.asarray((leaving * self.exit_ms)[:, :, np.newaxis] + self.between[:, :, np.newaxis] * self.end_ms)
 
     def ways(self, kept: Correct, call_ms: float) -> tuple[Column, Column]:
-        """For the cells ``kept`` the milliseconds of each way that samples take, and how many do: [ways, cells]."""
+        """Milliseconds and number of samples of each way to an answer, in the cells ``kept``: [ways, cells] each."""
         at_end = self.asked - self.asked_early[:, :, np.newaxis]
         milliseconds = [self.exit_ms, self.exit_ms + call_ms, self.end_ms, self.end_ms + call_ms]
         counts = [self.answered, self.asked_early, self.between[:, :, np.newaxis] - at_end, at_end]
@@ -100,9 +100,9 @@ class Table:
         self._deciding_ms = _deciding_ms(end, grid)
 
     def cells(self, open_: Counts, tried_ms: float, *, asks_before: bool = False) -> Cells:
-        """Those of the samples ``open_``, which have tried branches of ``tried_ms`` before.
+        """Cells of the samples ``open_``, which have tried branches of ``tried_ms`` before.
 
-        ``asks_before``: whether an earlier exit may ask.
+        ``asks_before``: an earlier exit may ask.
         """
         sums = self._rows[:, open_] @ self._columns[open_]
         below, early = sums[: len(self.thresholds) + 1], sums[len(self.thresholds) + 1 :]
@@ -130,7 +130,7 @@ class Table:
 
 
 def _deciding_ms(end: AskingEnd, grid: Grid) -> Column:
-    """What each number of hard eases takes to decide where no exit asks, and where one does [2, numbers]."""
+    """Decision time for each number of hard eases, without and with an exit that asks: [2, numbers]."""
     each_ms = end.deciding_ms or (0.0,) * len(grid.hard_eases)
     with_hard_ms = np.repeat(each_ms, [len(one) for one in grid.hard_eases])
     is_hard = np.concatenate(grid.hard_eases) > 0
@@ -138,7 +138,7 @@ def _deciding_ms(end: AskingEnd, grid: Grid) -> Column:
 
 
 def _asking(ease: Column, hard_eases: Counts) -> Column:
-    """Whether a sample is asked about if so many of the distinct eases are hard: [count, numbers]."""
+    """1 where a sample is hard if so many of the distinct eases are, else 0: [count, numbers]."""
     ranks = np.unique(ease, return_inverse=True)[1]
     return np.asarray(ranks[:, np.newaxis] < hard_eases, dtype=float)
 

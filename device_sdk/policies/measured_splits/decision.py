@@ -1,4 +1,4 @@
-"""Deciding on a split with what both sides measured. Asks the server; ``splitting`` decides."""
+"""Decision on a split from the measurements of both sides. Calls the server; ``splitting`` decides."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from device_sdk.supernet.plan import Fallback, Plan, RemoteRef, Split, Subnet
 
 @dataclass(frozen=True)
 class SplitDecision:
-    """Where a plan crosses to the server, and all other ways with their predicted costs.
+    """The chosen split of a plan, and all alternatives with their predicted costs.
 
-    ``plan`` has no split where the device alone is fastest. ``server_profile``, ``device_profile``: whose profiles
-    stood for the two sides. ``fallbacks``: what answers at each place when the server does not.
-    ``drops``: the accuracy lost by the ways that were measured; ``reason``: why ``best`` was chosen.
+    ``plan`` has no split where the device alone is fastest. ``server_profile``, ``device_profile``: sources of the two
+    sides' costs. ``fallbacks``: for each split, in case the server does not answer.
+    ``drops``: the accuracy lost by the splits that were measured; ``reason``: why ``best`` was chosen.
     """
 
     plan: Plan
@@ -55,7 +55,7 @@ class SplitDecision:
 
     @property
     def is_head_only(self) -> bool:
-        """Whether the device does not hold what follows the last place to split at."""
+        """True if the device lacks the blocks behind the last possible split."""
         return bool(self.costs[-1].tail)
 
     @property
@@ -86,11 +86,11 @@ def decide_split(
     jpeg: JpegCoding | None = None,
     fallback: Fallback | None = None,
 ) -> SplitDecision:
-    """Ask the server for its profile, measure the uplink unless it is given, time real calls, and choose.
+    """Fetch the server's profile, measure the uplink unless it is given, time real calls, and choose.
 
     ``profile`` is called after the server has answered: measuring this device takes seconds, and the server may rule a
-    split out. What requests take beside their parts is measured over the uplink as it is, with noise as the input;
-    unless the uplink is given, what they take per byte corrects its bandwidth. ``jpeg``: of private images, where the
+    split out. The overhead of requests is measured over the uplink as it is, with noise as the input; unless the
+    uplink is given, their time per byte corrects its bandwidth. ``jpeg``: of private images, where the
     input may compete as JPEG. ``fallback``: as for ``choose``.
 
     Raises:
@@ -191,11 +191,11 @@ def choose(
     """The plan with the least predicted end-to-end latency within ``limits``, from the costs of both sides.
 
     Args:
-        sends_input: whether the input itself may travel, then also as ``jpeg`` if a drop is allowed; else only what is
-            live inside the network.
+        sends_input: the input itself may be sent, then also as ``jpeg`` if a drop is allowed; else only tensors inside
+            the network.
         device_factor: k for a device k times slower than ``ours``.
-        fallback: what answers when the server does not; None: the subnet where the device holds it and its memory
-            allows it, else an exit, or nothing where there is none before the split.
+        fallback: in case the server does not answer; None: the subnet where the device holds it and its memory
+            allows it, else an exit, or no answer where there is none before the split.
         device_source: whose costs ``ours`` are.
 
     Raises:
@@ -242,7 +242,7 @@ def choose(
 def _checked_fallback(
     bundle: Bundle, wanted: Fallback | None, whole: SplitCost | None, limits: SplitLimits
 ) -> Fallback:
-    """What answers when the server does not; the subnet only where the device holds it and it fits the memory."""
+    """The checked fallback: ``wanted``, or by default the subnet if the device holds it and it fits, else an exit."""
     if wanted is None:
         return "subnet" if whole is not None and limits.fits(whole) else "exit"
     if wanted == "subnet":
@@ -285,7 +285,7 @@ def with_split(
 
     The device's part runs in the renditions of ``cost``; behind it the plan's own rest stays. The exits that stay ask
     no server: with a split the path itself goes on at one. A JPEG goes to the model of the bundle that takes JPEGs, at
-    the same server. ``fallbacks``: what answers when the server does not; by default the rest of the subnet.
+    the same server. ``fallbacks``: in case the server does not answer; by default the rest of the subnet.
     """
     supernet = bundle.supernet
     subnet = Subnet(cost.head + plan.subnet.edges[len(cost.head) :])

@@ -1,4 +1,4 @@
-"""What answers in place of a split's server that does not, and what that takes of the device's memory. Pure."""
+"""Fallbacks for a split whose server does not answer, and their memory on the device. Pure."""
 
 from __future__ import annotations
 

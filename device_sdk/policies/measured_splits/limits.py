@@ -1,4 +1,4 @@
-"""What a split may take and lose, and the fastest way within it. Pure but for what the judge measures."""
+"""Limits on memory, storage and loss of a split, and the fastest split within them. Pure but for the judge."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ MOST_MEASURED = 40  # ways with fewer bits whose drop is measured
 
 @dataclass(frozen=True)
 class SplitLimits:
-    """What a split may take: ``memory_mb`` of the device for weights and working set, ``storage_mb`` for the weights as
+    """Limits of a split: ``memory_mb`` of the device for weights and working set, ``storage_mb`` for the weights as
     they are stored, and ``max_drop`` of the score (0–1), measured by ``judge``.
 
-    Fewer than 8 bits on the way, and other renditions of the device's part, are tried only where a drop is allowed.
+    Fewer than 8 bits per value sent, and other renditions of the device's part, are tried only where a drop is allowed.
 
     Raises:
         UsageError: a limit that is not above zero, or not a number; a drop that nothing measures.
@@ -46,17 +46,17 @@ class SplitLimits:
 
     @property
     def memory_bytes(self) -> float:
-        """For weights once loaded and the working set."""
+        """Limit of weights once loaded and the working set; infinite for none."""
         return math.inf if self.memory_mb is None else self.memory_mb * MB
 
     @property
     def stored_bytes(self) -> float:
-        """For weights as they are stored."""
+        """Limit of weights as they are stored; infinite for none."""
         return math.inf if self.storage_mb is None else self.storage_mb * MB
 
     @property
     def may_lose(self) -> bool:
-        """Whether ways that lose something are tried."""
+        """True if splits that lower the score are tried."""
         return self.judge is not None and self.max_drop is not None
 
     @property
@@ -66,18 +66,18 @@ class SplitLimits:
         return " and ".join(named + ([] if self.storage_mb is None else [f"{self.storage_mb:g} MB of storage"]))
 
     def fits(self, cost: SplitCost) -> bool:
-        """Whether the device's part fits its memory and its storage."""
+        """True if the device's part fits its memory and its storage."""
         return cost.device_bytes <= self.memory_bytes and cost.stored_bytes <= self.stored_bytes
 
 
 class DropJudge(Protocol):
-    """What measures the ways to split on private samples (``split_measuring.SplitScore``)."""
+    """Measures the loss of splits on private samples (``measuring.SplitScore``)."""
 
     def drop(self, cost: SplitCost) -> float:
-        """What a way loses of the score, 0–1."""
+        """Drop in the score by a split, 0–1."""
 
     def sent_error(self, position: int, bits: int) -> float:
-        """The error that ``bits`` per value add at a cut point. It ranks ways before they are measured."""
+        """The error that ``bits`` per value add at a cut point. It ranks splits before they are measured."""
 
 
 NO_LIMITS = SplitLimits()
@@ -86,11 +86,11 @@ NO_LIMITS = SplitLimits()
 def fastest(
     costs: Sequence[SplitCost], subnet: Subnet, limits: SplitLimits
 ) -> tuple[SplitCost, list[tuple[SplitCost, float]]]:
-    """The fastest within the limits; the drop is measured from the fastest on, until a way passes.
+    """The fastest split within the limits; the drop is measured from the fastest on, until one passes.
 
-    At a cut point, what has more error than a way that failed is taken to fail too. After ``MOST_MEASURED`` only
-    ways with the subnet's own renditions and 8 bits are measured: the device alone and the server alone are among them,
-    so nothing is chosen that is slower than one of these where it keeps the limits.
+    At a cut point, a split with more error than one that failed is taken to fail too. After ``MOST_MEASURED`` only
+    splits with the subnet's own renditions and 8 bits are measured: the device alone and the server alone are among
+    them, so the choice is never slower than one of these that keeps the limits.
     """
     fitting = sorted((cost for cost in costs if limits.fits(cost)), key=lambda cost: (cost.latency_ms, cost.bytes_sent))
     if not fitting:
@@ -126,7 +126,7 @@ def _way(cost: SplitCost) -> str:
 
 
 def reason(best: SplitCost, costs: Sequence[SplitCost], limits: SplitLimits) -> str:
-    """Why ``best`` was chosen: what was faster, and which limit it broke."""
+    """Reason for ``best`` in words: the number of faster splits, and the limits that they break."""
     faster = [cost for cost in costs if cost.latency_ms < best.latency_ms]
     large = sum(not limits.fits(cost) for cost in faster)
     if not faster:

@@ -1,4 +1,4 @@
-"""What a split decision measures: how long real calls to a server take, and what few bits on the way lose."""
+"""Measurements for a split decision: times of real calls to a server, and loss by few bits per value sent."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def call_handling(
     subnet: Subnet | None = None,
     turn_ms: float = _TURN_MS,
 ) -> Handling:
-    """``codec`` with what real requests take beyond ``costs``, predicted for the uplink as it is, without handling.
+    """``codec`` with the time of real requests beyond ``costs``, predicted for the uplink as it is, without handling.
 
     Requests are made at the inner cut points with the most and the fewest bytes and at one between them, there and
     back, so that a drift of the machine is shared out. Cut points where two calls would take longer than ``turn_ms``
     are left out. With ``heads``, the head of ``subnet`` runs on noise before each call, as in use: profiles repeat a
     part in a warm cache, whereas both sides of a split have waited for each other. Without, noise stands for the
     activations. The first call of each turn is not counted; a turn that takes long has fewer calls.
-    ``least_per_byte``: what a byte takes more at least, in ms; below zero where the uplink was measured and may be
-    better than that. A call that fails leaves ``codec`` as it is.
+    ``least_per_byte``: lower limit of the time added per byte, in ms; below zero where the uplink was measured and may
+    be better than that. A call that fails leaves ``codec`` as it is.
     """
     inner = sorted((cost for cost in costs if cost.tail and cost.position), key=lambda cost: cost.bytes_sent)
     inner = [cost for cost in inner if cost.transfer_ms <= turn_ms / 2] or inner[:1]
@@ -82,7 +82,7 @@ def call_handling(
 def _head(
     heads: Workspace | None, supernet: Supernet, subnet: Subnet | None, cost: SplitCost
 ) -> Iterator[Callable[[], tuple[Array, ...]]]:
-    """What makes the activations at the cut point of ``cost``."""
+    """Yields a function for the activations at the cut point of ``cost``: computed, or noise without ``heads``."""
     if heads is None or subnet is None:
         noise = _noise(supernet, cost.position)
         yield lambda: noise
@@ -96,7 +96,7 @@ def _head(
 def _timed_requests(
     client: TailClient, bundle: str, cost: SplitCost, head: Callable[[], tuple[Array, ...]], turn_ms: float
 ) -> list[float] | None:
-    """What each of some requests took in ms, of few that are slow; None if the server did not answer one."""
+    """Latencies of some requests in ms, of fewer if they are slow; None if the server did not answer one."""
     took_ms: list[float] = []
     while len(took_ms) <= _CALLS and (len(took_ms) <= _FEW_CALLS or sum(took_ms) < turn_ms):
         started = time.perf_counter()
@@ -131,13 +131,13 @@ def _timed_ms(work: Callable[[], object]) -> float:
 
 
 class SplitScore:
-    """What a split loses on private samples: both parts run here, what crosses is quantised as on the way.
+    """Drop in the score by splits on private samples: both parts run here, with tensors between quantised as if sent.
 
     ``whole``: the score of the subnet as it is.
 
     Args:
-        inputs: [count, *input], prepared; ``targets`` [count, …] as ``score`` takes them; None: what the subnet answers
-            stands in.
+        inputs: [count, *input], prepared; ``targets`` [count, …] as ``score`` takes them; None: the subnet's
+            answers stand in.
         jpegs: the same samples as JPEGs, where the input may be sent so.
     """
 
@@ -174,7 +174,7 @@ class SplitScore:
         return self.whole - self._score.of(features[-1], self._targets)
 
     def sent_error(self, position: int, bits: int) -> float:
-        """Noise to signal of what crosses at ``position`` in ``bits``, on some of the samples."""
+        """Noise to signal of the tensors sent at ``position`` in ``bits``, on some of the samples."""
         if self._sent is None:
             self._sent = [_noise_by_bits(tensors) for tensors in self._live()]
         return self._sent[position].get(bits, 0.0)
@@ -197,7 +197,7 @@ class SplitScore:
 
 
 def run_all(workspace: Workspace, edges: Sequence[Edge], tensors: tuple[Array, ...]) -> tuple[Array, ...]:
-    """What ``edges`` make of all samples, tensors [count, ...], batch by batch."""
+    """Outputs of ``edges`` for all samples, tensors [count, ...], computed batch by batch."""
     found = []
     with contextlib.closing(workspace.load_stretch(edges, batch=_BATCH)) as stretch:
         for at in range(0, len(tensors[0]), _BATCH):

@@ -1,4 +1,4 @@
-"""Which exits to keep in a memory budget: one pure function, for the server and for a device on its own.
+"""Selection of the exits to keep in a memory budget: one pure function, for the server and for a device on its own.
 
 Source: MEEdge §3.3. ``exact`` is the default; ``hpf`` is the paper's search, ``greedy`` its first path.
 """

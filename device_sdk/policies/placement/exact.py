@@ -132,7 +132,7 @@ class _Search:
 
 
 def _dominated(kept: Floats, labels: Floats, soonest: float, survival: Survival) -> np.ndarray:
-    """Which of ``labels`` any of ``kept`` dominates."""
+    """Mask of those ``labels`` that any of ``kept`` dominates: [labels]."""
     found = np.zeros(len(labels), dtype=bool)
     for chunk in range(0, len(kept), 4 * _CHUNK):
         found |= _dominates(kept[chunk : chunk + 4 * _CHUNK], labels, soonest, survival).any(axis=0)
@@ -140,7 +140,7 @@ def _dominated(kept: Floats, labels: Floats, soonest: float, survival: Survival)
 
 
 def _dominates(kept: Floats, labels: Floats, soonest: float, survival: Survival) -> np.ndarray:
-    """Whether each of ``kept`` dominates each of ``labels``: [kept, labels]. ``soonest``: the earliest later answer."""
+    """Mask [kept, labels] of dominance of ``kept`` over ``labels``. ``soonest``: the earliest later answer."""
     later = np.maximum(labels[:, _ANSWERED], soonest + labels[:, _TRIED])
     ahead = np.maximum(kept[:, [_ACCURACY]] - labels[:, _ACCURACY], 0.0)
     found = kept[:, [_VALUE]] - ahead * survival.at(later) >= labels[:, _VALUE]

@@ -1,4 +1,4 @@
-"""What a placement is worth: the expected accuracy of the best answer at the moment of an interruption."""
+"""Value of a placement: the expected accuracy of the best answer at the moment of an interruption."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class StopTimes:
-    """When inference is interrupted: a piecewise-constant density over shares of the full model's time.
+    """Distribution of interruptions of inference: a piecewise-constant density over shares of the full model's time.
 
-    ``until``: where each piece ends, ascending, the last at 1; ``weight``: the probability of each piece, relative to
+    ``until``: end of each piece, ascending, the last at 1; ``weight``: the probability of each piece, relative to
     the others. MEEdge §3.3.2 calls the result a weighted acc-time integral.
 
     Raises:
@@ -58,7 +58,7 @@ class Survival:
 
     @property
     def full_time(self) -> float:
-        """Where it becomes 0."""
+        """Time at which the function becomes 0."""
         return self._times[-1]
 
     def __call__(self, time: float) -> float:

@@ -20,7 +20,7 @@ Order = Callable[[PlacementProblem], list[ExitCandidate]]
 
 
 def place_by_priority(problem: PlacementProblem, score: str = "m7") -> Choice:
-    """The best choice on the way through the tree until the problem is late, with one of ``SCORES``.
+    """The best choice that the search visits until the problem is late, with one of ``SCORES``.
 
     ``m5`` is the greedy choice itself, without a search. Never proven optimal: the search enters only nodes that
     improve on their parent, so a set whose every order passes through a worse one is not visited.
@@ -81,7 +81,7 @@ def convex_envelope(candidates: Sequence[ExitCandidate]) -> list[ExitCandidate]:
 
 
 def _rises_less(last: Sequence[ExitCandidate], one: ExitCandidate) -> bool:
-    """Whether the line to ``one`` bends down at the last point. Before the first point is the origin."""
+    """True if the line to ``one`` bends down at the last point. The point before the first one is the origin."""
     before_time, before = (last[0].answer_time, last[0].accuracy) if len(last) == 2 else (0.0, 0.0)
     middle = last[-1]
     rise, run = middle.accuracy - before, middle.answer_time - before_time

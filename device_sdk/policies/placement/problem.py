@@ -1,4 +1,4 @@
-"""What every strategy solves, and what it returns."""
+"""Placement problem that every strategy solves, and its result."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Placement:
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementProblem:
-    """Candidates by position, worthwhile ones only; what may be kept of them, and for how long to search.
+    """Worthwhile candidates by position, and limits on the memory of those kept and on the time of the search.
 
-    ``per_byte``: whether greedy gains are divided by bytes; ``late``: whether the time for the search is over.
+    ``per_byte``: greedy gains are divided by bytes; ``late``: returns True once the time for the search is over.
     """
 
     candidates: tuple[ExitCandidate, ...]

@@ -1,4 +1,4 @@
-"""How many bytes of branches arrive within a latency budget."""
+"""Number of bytes of branches that arrive within a latency budget."""
 
 from __future__ import annotations
 

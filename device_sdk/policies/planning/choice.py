@@ -1,4 +1,4 @@
-"""What a planner chose: the plan that a requirement puts first, and what it was compared with. Pure."""
+"""Choice of a planner: the plan that a requirement puts first, and the best alternatives. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SPARED = ("latency_ms", "energy_mj", "bytes_sent")
 
 @dataclass(frozen=True)
 class Option:
-    """A plan, its expected cost, and the limits of the requirement that it breaks, with what it has."""
+    """A plan, its expected cost, and the limits of the requirement that it breaks, each with the plan's value."""
 
     plan: Plan
     cost: PlanCost
@@ -26,10 +26,10 @@ class Option:
 
 @dataclass(frozen=True)
 class Choice:
-    """The plan that a requirement puts first; ``misses``: the limits that it breaks all the same, with what it has.
+    """The plan that a requirement puts first; ``misses``: the limits that it breaks, with its values.
 
     ``by_kind``: the best of each kind of plan, or of a kind that breaks limits always the nearest to keeping them;
-    ``considered``: how many plans were judged; ``promise``: of the accuracy, where the requirement states a certainty.
+    ``considered``: number of plans judged; ``promise``: of the accuracy, where the requirement states a certainty.
     ``late``: where the plan asks from exits, the best one that does not.
     """
 
@@ -48,7 +48,7 @@ class Choice:
 
     @property
     def saved_by_asking_early(self) -> dict[str, float]:
-        """What asking from exits spares per sample, against the best plan that asks at its end alone, by name."""
+        """Savings per sample by asking from exits, against the best plan that asks only at its end, by cost name."""
         if self.late is None:
             return {}
         pairs = {name: (getattr(self.late.cost, name), getattr(self.cost, name)) for name in _SPARED}

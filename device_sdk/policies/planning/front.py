@@ -1,7 +1,7 @@
-"""The plans of which each is the best on some network, for one requirement: what is kept of planning. Pure.
+"""Plans that are each the best on some network, for one requirement: the stored result of planning. Pure.
 
-Each plan is kept with what its samples take apart from the way to the server. What it costs on another network follows
-from that, without the logits that it was judged by: a plan for a network is then a comparison of a few dozen.
+Each plan is kept with the costs of its samples apart from the link to the server. Its cost on another network follows
+from these, without the logits that it was judged by: a plan for a network is then a comparison of a few dozen.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _MOST_OFFERS = 256
 
 
 class Way(msgspec.Struct, frozen=True):
-    """How ``samples`` are answered: the time here, the bytes that are sent, if any, and the time at the server.
+    """Cost of answering ``samples`` in one way: time here, bytes sent, if any, and time at the server, of each.
 
-    ``beside_ms``: of the transfer, beside that of the bytes on the uplink.
+    ``beside_ms``: transfer time beyond that of the bytes on the uplink.
     """
 
     samples: int
@@ -44,7 +44,7 @@ class Way(msgspec.Struct, frozen=True):
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """A plan, what of its cost no network changes, and the ways of the samples through it."""
+    """A plan, the part of its cost that does not depend on the network, and the ways that its samples are answered."""
 
     plan: Plan
     accuracy: float | None
@@ -77,7 +77,7 @@ class Offer(msgspec.Struct, frozen=True):
         )
 
     def cost(self, uplink: Uplink | None, power: Power | None) -> PlanCost:
-        """The cost of the plan over ``uplink``; None: no server is in reach, so that what needs one is unknown."""
+        """The cost of the plan over ``uplink``; None: no server is in reach, so costs that need one are unknown."""
         counts = np.array([way.samples for way in self.ways])
         device_ms, sent, server_ms = np.array([(way.device_ms, way.sent_bytes, way.server_ms) for way in self.ways]).T
         transfer_ms = np.array([_transfer_ms(way, uplink) for way in self.ways])
@@ -110,9 +110,10 @@ def _transfer_ms(way: Way, uplink: Uplink | None) -> float:
 
 
 class PlanFront(msgspec.Struct, frozen=True):
-    """The offers for a requirement, and what is known of the network and the server that they were made with.
+    """The offers for a requirement, and the network and server that they were made for.
 
-    ``input_bytes``: of a request with one input; ``answer_ms``: what the server works on one; ``samples``: that judged.
+    ``input_bytes``: size of a request with one input; ``answer_ms``: the server's time for one; ``samples``: number
+    of samples that plans were judged on.
     """
 
     requirement: Requirement
@@ -151,7 +152,7 @@ class PlanFront(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, offers=offers) if offers else None
 
     def known_to(self, supernet: Supernet) -> PlanFront | None:
-        """What of it is in ``supernet`` and makes sense; None if nothing is."""
+        """The same with only the sound offers whose plans ``supernet`` can run; None if there are none."""
 
         def is_plan(plan: Plan) -> bool:
             try:
@@ -180,10 +181,10 @@ def make_front(
     *,
     asked: RemoteRef | None,
 ) -> PlanFront:
-    """Plan for typical networks, the present one, and none; keep what is the best on any of many.
+    """Plan for typical networks, the present one, and none; keep the plans that are the best on any of many.
 
     Args:
-        nearest: the planner, for the requirement; ``route``: the way of its samples through a plan.
+        nearest: the planner, for the requirement; ``route``: of its samples through a plan.
         asked: the server's model that may be asked.
     """
     uplinks = dict.fromkeys((network.uplink, *UPLINKS.values()))

@@ -53,7 +53,7 @@ _ABSTAINS = Abstain(MaxConfidence(0.0))
 
 @dataclass(frozen=True)
 class _Local:
-    """A plan that runs here, the way of the samples through it, and all thresholds of its deciders."""
+    """A plan that runs here, the route of the samples through it, and all thresholds of its deciders."""
 
     plan: Plan
     route: Route
@@ -70,7 +70,7 @@ class Planner:
         exits: of each subnet those whose thresholds are optimised together with that of asking.
         server: the server's model that may be asked, None for none.
         tail_server: the server's model that runs tails, None for none.
-        privacy: what may be sent: plans that send more are left out.
+        privacy: limit of what may be sent: plans that send more are left out.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Planner:
         return Choice(best.plan, best.cost, by_kind, families.count, best.misses, late=late)
 
     def route(self, plan: Plan, network: Network | None) -> Route:
-        """The way of the samples that the planner knows through ``plan``. Raises as ``expected_cost``."""
+        """The route of the planner's samples through ``plan``. Raises as ``expected_cost``."""
         return whole_route(self._supernet, plan, self._evidence, self._costs, network)
 
     def _known_families(self, network: Network | None, power: Power | None) -> Families:
@@ -159,7 +159,7 @@ class Planner:
         return self._fitted[subnet, server]
 
     def _deciders(self, subnet: Subnet, server: RemoteRef | None) -> list[Decider]:
-        """Those of a fixed score, and those fitted to the subnet's logits: to gain where a server can be asked."""
+        """Deciders of a fixed score, and those fitted to the subnet's logits: to the gain of asking, given a server."""
         logits = self._evidence.ends[subnet]
         views = self._evidence.views.get(subnet)
         easy = self._gains_nothing(logits, server)
@@ -173,7 +173,7 @@ class Planner:
         return [*_UNFITTED, *(decider for decider in fitted if decider is not None)]
 
     def _gains_nothing(self, own: Array, server: RemoteRef | None) -> npt.NDArray[np.bool_]:
-        """Whether ``own`` logits [..., count, classes] are right, or asking does not make them so."""
+        """Mask [..., count]: ``own`` logits [..., count, classes] are right, or still wrong after asking."""
         right = self._evidence.right(own)
         asked = None if server is None else self._evidence.asked(server, own)
         return right if asked is None else right | ~self._evidence.right(asked)
@@ -204,7 +204,7 @@ class Planner:
     def _crossing(
         self, local: _Local, crossings: Sequence[Crossing], network: Network | None, power: Power | None
     ) -> Iterator[Family]:
-        """Plans that cross to a server: all of the plan's own splits, and what abstains behind the best of them."""
+        """Plans that cross to a server: all of the plan's own splits, and abstention behind the best of them."""
         exits = local.plan.exits
         last = max((self._supernet.exit(choice.exit).position for choice in exits), default=0)
         fitting = [one for one in crossings if one.split.position >= last]
@@ -248,7 +248,7 @@ class Planner:
                 yield Split(block.start, bits, subnet.edges[number:], self._tail_server)
 
     def _crossings(self, route: Route, network: Network | None) -> Iterator[Crossing]:
-        """The splits of the route's subnet in 8 bits, and in the fewer of which it is known what they lose."""
+        """The splits of the route's subnet in 8 bits, and in fewer bits where their logits are known."""
         few: dict[int, list[tuple[tuple[int, ...], Array]]] = {}
         for (subnet, position, bits), logits in self._evidence.received.items():
             if subnet == route.subnet:

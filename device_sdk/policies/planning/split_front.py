@@ -1,4 +1,4 @@
-"""The splits of a decision of which each is the quickest on some network: what following it moves between. Pure.
+"""Splits of a decision that are each the fastest on some network: the choices as the network changes. Pure.
 
 Kept as a ``PlanFront``, so that a device that holds a head moves between its cut points as one that plans moves between
 plans.
@@ -20,12 +20,12 @@ from device_sdk.supernet.requirement import Requirement
 
 
 def split_front(bundle: Bundle, decision: SplitDecision, limits: SplitLimits) -> PlanFront:
-    """The ways of ``decision`` within ``limits`` that are the quickest on some network, the deepest first.
+    """The splits of ``decision`` within ``limits`` that are the fastest on some network, the deepest first.
 
-    Beside the chosen way these are the ones in the subnet's own renditions and 8 bits.
+    Beside the chosen one these are the ones in the subnet's own renditions and 8 bits.
 
     Where no server is in reach and the device does not hold the rest, the deepest is used: its fallback is the best.
-    Accuracies are measured for the ways that are kept alone.
+    Accuracies are measured only for the splits that are kept.
     """
     requirement = Requirement(optimise="latency_ms", coverage=1.0)
     if limits.memory_mb is not None:
@@ -47,7 +47,7 @@ def split_front(bundle: Bundle, decision: SplitDecision, limits: SplitLimits) ->
 
 
 def _is_plain(cost: SplitCost, own: tuple[Edge, ...]) -> bool:
-    """Whether the device's part is as the subnet has it, and what crosses has 8 bits."""
+    """True if the device's part has the subnet's own renditions, and activations are sent in 8 bits."""
     return cost.head == own[: len(cost.head)] and set(cost.bits) <= {BITS}
 
 
@@ -72,7 +72,7 @@ def _front(bundle: Bundle, decision: SplitDecision, requirement: Requirement, co
 
 
 def _way(cost: SplitCost) -> Way:
-    """What one sample takes that the network does not change."""
+    """Costs of one sample that do not depend on the network."""
     if not cost.tail:
         return Way(1, cost.device_ms)
     device_ms, server_ms = cost.device_ms + cost.packing_ms, cost.server_ms + cost.unpacking_ms

@@ -1,4 +1,4 @@
-"""Where to divide a network between a device and a server, and in how many bits (Auto-Split, KDD 2021). Pure.
+"""Division of a network between a device and a server, and bits of its parts (Auto-Split, KDD 2021). Pure.
 
 ``path_splits`` divides a subnet of a bundle by its measured blocks, ``head_renditions`` chooses the renditions of the
 device's part. Auto-Split's own problem, on a graph of layers, is solved in ``benchmarks/auto_split``.

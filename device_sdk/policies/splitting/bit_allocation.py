@@ -2,7 +2,7 @@
 
 Shoham and Gersho 1988: on the lower convex hull of each item's (bytes, error), the steps with the least error added per
 byte saved, over all items, are the allocations that some multiplier makes optimal. They are taken until the budget
-holds; what then is left of the budget goes to single items.
+holds; the rest of the budget goes to single items.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Room:
         self._options, self._chosen, self._left = options, chosen, left
 
     def take(self, item: int, place: int) -> bool:
-        """Whether the item's option at ``place`` fits instead of its own; then its bytes are taken."""
+        """Take the bytes that the item's option at ``place`` needs beyond its present one; False if they do not fit."""
         more = self._options[item][place][0] - self._options[item][self._chosen[item]][0]
         if more > self._left:
             return False

@@ -1,4 +1,4 @@
-"""What a call to a server takes beside sending bytes and running the tail. Pure."""
+"""Overhead of a call to a server, beyond sending bytes and running the tail. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from device_sdk.supernet.cost import Uplink
 class Handling:
     """``packing_ms_per_value`` here, ``unpacking_ms_per_value`` there; per call ``call_ms`` and ``ms_per_byte``.
 
-    The last two are what real calls took beyond everything that is predicted for them: HTTP, queueing, framing.
+    The last two are the time of real calls beyond all that is predicted for them: HTTP, queueing, framing.
     """
 
     packing_ms_per_value: float = 0.0
@@ -23,7 +23,7 @@ class Handling:
     ms_per_byte: float = 0.0
 
     def beside_codec_ms(self, size_bytes: int) -> float:
-        """Of a call that sends ``size_bytes``, without packing and unpacking."""
+        """Overhead of a call that sends ``size_bytes``, without packing and unpacking."""
         return self.call_ms + self.ms_per_byte * size_bytes
 
     def slowed(self, factor: float) -> Handling:
@@ -49,7 +49,7 @@ class JpegCoding:
 
 @dataclass(frozen=True)
 class TimedCall:
-    """A real call: bytes sent, by how much it exceeded its prediction, and how long it took in all."""
+    """A real call: bytes sent, excess over its predicted time, and its time in all."""
 
     size_bytes: int
     excess_ms: float
@@ -59,7 +59,7 @@ class TimedCall:
 def fit_calls(calls: Sequence[TimedCall], *, least_per_byte: float = 0.0) -> tuple[float, float]:
     """Milliseconds per call, not negative, and per byte, at least ``least_per_byte``, that explain the excess best.
 
-    Errors count relative to what the calls took.
+    Errors count relative to the time of the calls.
     """
     if not calls:
         return 0.0, 0.0
@@ -75,12 +75,12 @@ def fit_calls(calls: Sequence[TimedCall], *, least_per_byte: float = 0.0) -> tup
 
 
 def corrected(uplink: Uplink, handling: Handling) -> tuple[Uplink, Handling]:
-    """The same with the time per byte of real calls in the uplink's bandwidth, where it belongs."""
+    """The same with the handling's time per byte moved into the uplink's bandwidth, where it belongs."""
     per_byte_ms = ms_per_byte(uplink) + handling.ms_per_byte
     mbps = uplink.mbps * ms_per_byte(uplink) / per_byte_ms
     return Uplink(mbps, uplink.round_trip_ms), replace(handling, ms_per_byte=0.0)
 
 
 def ms_per_byte(uplink: Uplink) -> float:
-    """How long a byte is under way, beside the round trip."""
+    """Milliseconds that each byte adds to a transfer."""
     return uplink.transfer_ms(1) - uplink.transfer_ms(0)

@@ -1,4 +1,4 @@
-"""In which renditions a device runs the blocks before a split: the trades of latency against error within limits. Pure.
+"""Renditions of the blocks before a split: the trade-offs of latency against error within limits. Pure.
 
 Partial choices are extended block by block; one that another matches or beats in everything is dropped. While all the
 others are kept, no better head exists.
@@ -54,7 +54,7 @@ class Head:
     error: float = 0.0
 
     def fits(self, memory_bytes: float, stored_bytes: float) -> bool:
-        """Whether it keeps both limits."""
+        """True if the head keeps both limits."""
         return self.device_bytes <= memory_bytes and self.stored_bytes <= stored_bytes
 
 
@@ -103,7 +103,7 @@ def own_head(choices: Sequence[Sequence[BlockChoice]], device: CostModel, count:
 
 
 def head_of(blocks: Sequence[BlockChoice], device: CostModel, whole: Sequence[Edge]) -> Head:
-    """What these blocks cost together, as a part of a ``whole`` path."""
+    """The head of these blocks, with their costs together as a part of a ``whole`` path."""
     if not blocks:
         return Head()
     return Head(
@@ -116,7 +116,7 @@ def head_of(blocks: Sequence[BlockChoice], device: CostModel, whole: Sequence[Ed
 
 
 def _timed(choices: Sequence[Sequence[BlockChoice]]) -> list[Edge]:
-    """What was timed for the subnet as it is."""
+    """The edges whose measured latencies count for the subnet as it is."""
     return [own[0].timed for own in choices]
 
 
@@ -189,7 +189,7 @@ class _Labels:
         )
 
     def within(self, memory_bytes: float, stored_bytes: float) -> _Labels:
-        """Those that keep the limits; bytes never shrink again."""
+        """The labels that keep the limits; the others never will, since bytes only grow."""
         return self.take((self.resident + self.working <= memory_bytes) & (self.stored <= stored_bytes))
 
     def blocks(self, choices: Sequence[Sequence[BlockChoice]]) -> Iterator[list[BlockChoice]]:
@@ -197,7 +197,7 @@ class _Labels:
             yield [own[place] for own, place in zip(choices, places, strict=False)]
 
     def undominated(self, renditions: Sequence[str], memory_bytes: float, stored_bytes: float) -> _Labels:
-        """Without those that another with the same last computation matches or beats in all that still counts."""
+        """Without the labels that another with the same last computation matches or beats in all that still counts."""
         counted = [self.ms, self.error]
         counted += [self.stored] if math.isfinite(stored_bytes) else []
         counted += [self.resident, self.working] if math.isfinite(memory_bytes) else []
@@ -216,7 +216,7 @@ class _Labels:
 
 
 def _undominated(columns: Columns) -> npt.NDArray[np.bool_]:
-    """Which of the points [criteria, count] no other matches or beats in every criterion; of equals the first."""
+    """Mask of the points [criteria, count] that no other matches or beats in every criterion; of equals the first."""
     order = np.lexsort(columns[::-1])
     kept: list[int] = []
     for place in order.tolist():  # what dominates a point comes before it

@@ -1,7 +1,7 @@
-"""Where to split a subnet between a device and a server; pure.
+"""Splits of a subnet between a device and a server, and their costs; pure.
 
 Source: Auto-Split (KDD 2021) §3 and §4: the end-to-end latency of a split is that of the device's part, of packing and
-sending what is live at the cut, and of unpacking it and running the rest at the server (Eq. 1); all splits are
+sending the tensors live at the cut, and of unpacking it and running the rest at the server (Eq. 1); all splits are
 compared, also the whole on the device or at the server.
 """
 
@@ -21,20 +21,20 @@ from device_sdk.supernet.supernet import Supernet
 
 
 def nothing_lost(position: int, bits: int) -> float:
-    """The error of what crosses where it is not known."""
+    """The error of sent tensors where it is not known: 0."""
     return 0.0
 
 
 @dataclass(frozen=True)
 class SplitCost:
-    """One way to divide a subnet: the device runs up to cut point ``position``, the server what follows.
+    """One way to divide a subnet: the device runs up to cut point ``position``, the server the rest.
 
-    ``position`` N: all on the device, nothing is sent. ``tail``: what the server runs; ``bits``: of the values of each
-    tensor on the way. ``sends``: a packet of activations, or at position 0 the input as JPEG, which the server's full
-    model takes; then ``bits`` is empty, and coding counts as packing. Latencies are predicted, at batch 1;
-    ``handling_ms``: what a call takes beside the other parts. ``device_bytes``: weights, once loaded, and the largest
-    working set of the device's part, without the rest of the subnet; ``stored_bytes``: its weights in the bundle.
-    ``head``: what the device runs; ``error``: the sum of quantisation errors, which only ranks.
+    ``position`` N: all on the device, nothing is sent. ``head``, ``tail``: the edges that device and server run;
+    ``bits`` per value, for each tensor sent. ``sends``: a packet of activations, or at position 0 the input as JPEG,
+    which the server's full model takes; then ``bits`` is empty, and coding counts as packing. Latencies are predicted,
+    at batch 1; ``handling_ms``: time of a call beyond the other parts. ``device_bytes``: weights, once loaded, and the
+    largest working set of the device's part, without the rest of the subnet; ``stored_bytes``: its weights in the
+    bundle. ``error``: the sum of quantisation errors, used only for ranking.
     """
 
     position: int
@@ -79,9 +79,9 @@ def split_costs(
 
     Heads with blocks that ``device`` has no costs of are left out: they are not there.
 
-    ``overhead_bytes``: what the protocol adds to a packet; ``sends_input``: whether the input itself may travel;
-    ``widths``: bits of the values on the way; ``sent_error``: what they add to the error at a cut point. ``heads``: of
-    the first n blocks, by n; by default as the subnet has them. ``jpeg``: what the input as JPEG takes, where it can be
+    ``overhead_bytes``: added to a packet by the protocol; ``sends_input``: the input itself may be sent; ``widths``:
+    bits per value sent; ``sent_error``: the error that they add at a cut point. ``heads``: of
+    the first n blocks, by n; by default as the subnet has them. ``jpeg``: cost of the input as JPEG, where it can be
     sent so. The server runs the rest of the subnet, in the originals' precision where it has that, or the original
     blocks from there on where it lacks a rendition of the rest.
     """
@@ -157,7 +157,7 @@ def _sent(
     handling: Handling,
     sent_error: Callable[[int, int], float],
 ) -> Iterator[SplitCost]:
-    """``here`` with the way to the server, once for each width."""
+    """``here`` with the call to the server, once for each width."""
     cut = supernet.cut_points[here.position]
     values = sum(spec.size for spec in cut.tensors)
     for width in widths:
@@ -188,5 +188,5 @@ def _server_tail(supernet: Supernet, own: tuple[Edge, ...], position: int, serve
 
 
 def best_split(costs: Sequence[SplitCost]) -> SplitCost:
-    """The least end-to-end latency; of equals the one that sends least."""
+    """The split of least end-to-end latency; of equals the one that sends least."""
     return min(costs, key=lambda cost: (cost.latency_ms, cost.bytes_sent))

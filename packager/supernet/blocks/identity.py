@@ -41,7 +41,7 @@ def identity_blocks(
 
 
 def _reaches(skipped: dict[int, set[int]], start: int, end: int) -> bool:
-    """Whether a chain of skips leads from cut point ``start`` to ``end``."""
+    """True if a chain of skips leads from cut point ``start`` to ``end``."""
     reached = {start}
     for position in range(start, end):
         if position in reached:

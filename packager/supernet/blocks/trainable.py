@@ -99,7 +99,7 @@ def count_macs(module: nn.Module, *shapes: tuple[int, ...], dtype: str = "float3
 
 
 def fits_shapes(module: nn.Module, source: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Whether ``module`` maps [batch, *source] to [batch, *target], tried with batches of 1 and 3."""
+    """True if ``module`` maps [batch, *source] to [batch, *target], tried with batches of 1 and 3."""
     try:
         with evaluated(module):
             shapes = [tuple(module(torch.zeros(batch, *source)).shape) for batch in (1, 3)]
@@ -109,7 +109,7 @@ def fits_shapes(module: nn.Module, source: tuple[int, ...], target: tuple[int, .
 
 
 def jumps(start: int, end: int, taps: Iterable[int]) -> bool:
-    """Whether a block from ``start`` to ``end`` would jump over one of the cut points ``taps``."""
+    """True if a block from ``start`` to ``end`` would jump over one of the cut points ``taps``."""
     return any(start < tap < end for tap in taps)
 
 

@@ -104,6 +104,7 @@ def test_a_prior_of_other_classes_is_refused(bundle):
         decode_plan(encode_plan(Plan(bundle.supernet.original).with_prior(PRIOR)).replace(b"-2.0", b"1e9"))
 
 
+@pytest.mark.slow
 def test_a_model_adapted_to_one_class_answers_with_its_prior_and_keeps_it(tiny_bundle, tmp_path):
     only = np.flatnonzero(tiny_bundle.labels == 1)
     with AdaptiveModel.open(tiny_bundle.folder, state_folder=tmp_path) as model:

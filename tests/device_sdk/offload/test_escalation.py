@@ -218,6 +218,7 @@ class Crowd:
             running.result()
 
 
+@pytest.mark.slow
 def test_a_server_killed_slowed_spoilt_and_back_never_holds_up_or_misleads(mortal_server):
     breaker = CircuitBreaker(clock=time.monotonic, cooldown_s=0.1, longest_cooldown_s=0.2)
     crowd = Crowd(escalator(mortal_server.url, timeout_s=0.4, breaker=breaker), threads=4)

@@ -94,6 +94,7 @@ def new_blob(served, version):
 # A full disk
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", ["the same version", "a new version", "no server"])
 def test_on_a_full_disk_the_last_good_bundle_opens(served, server, tmp_path, caplog):
     with small_disk(tmp_path / "disk", 4_000_000) as mounted:
@@ -188,6 +189,7 @@ def test_no_damaged_file_brings_back_an_older_version(updated, record, how):
     assert updated.open() == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("record", ["current", "mark", "mark.copy", "previous"])
 def test_offline_a_damaged_record_does_not_keep_the_bundle_from_opening(updated, record):
     damage(updated, record, "empty")
@@ -285,6 +287,7 @@ def test_a_new_bundle_that_fails_its_self_test_is_tested_once_and_the_old_one_st
     assert served.open() == 3
 
 
+@pytest.mark.slow
 def test_a_blob_that_decayed_is_fetched_again(served):
     served.open()
     blob = next(served.store.blobs.iterdir())

@@ -111,6 +111,7 @@ def use_until(model: AdaptiveModel, happened: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_split_becomes_the_device_alone_on_a_slow_link_and_comes_back(scene, tmp_path):
     with AdaptiveModel.open(scene.bundle, trust=None, state_folder=tmp_path / "state") as model:
         follow(scene, model, tmp_path / "state")

@@ -114,6 +114,7 @@ class _Killed(Exception):
     """The process dies here."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("learner", "dies_at"), [("for_base", 4), pytest.param("for_global", 0, marks=pytest.mark.slow)]
 )
