@@ -42,7 +42,7 @@ def read_board(root: Path = _ROOT) -> Board:
 
 @dataclass(frozen=True)
 class Change:
-    """A change after which latencies no longer hold. ``profile_again``: a stored profile does not tell the two states apart."""
+    """A change that outdates latencies. ``profile_again``: a stored profile does not tell the two states apart."""
 
     text: str
     profile_again: bool

@@ -113,7 +113,7 @@ class VideoFrames:
 
 
 def camera_source(named: str) -> int | str:
-    """Source that OpenCV opens for ``camera:NAMED``: a number, ``/dev/videoN``, ``csi``, or a GStreamer pipeline as it is."""
+    """Source that OpenCV opens for ``camera:NAMED``: a number, ``/dev/videoN``, ``csi``, or a GStreamer pipeline."""
     device = re.fullmatch(r"(?:/dev/video)?(\d+)", named)
     if device is not None:
         return int(device[1])
