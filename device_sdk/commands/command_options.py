@@ -36,7 +36,7 @@ fallback_option = click.option(
 )
 privacy_option = click.option(
     "--privacy",
-    type=click.Choice(["never", "activations", "inputs"]),
+    type=click.Choice(_SENT),
     default="never",
     show_default=True,
     help="What a server may be sent: nothing, activations at a cut point, or also samples.",

@@ -54,7 +54,7 @@ class Entered:
 
 @contextmanager
 def entering() -> Iterator[Entered]:
-    """Note what runs, in threads that start meanwhile too."""
+    """Records the functions entered, also by threads that start meanwhile."""
     entered = Entered()
     threading.setprofile(entered)
     sys.setprofile(entered)

@@ -14,7 +14,7 @@ from device_sdk.supernet.cost import MB, Budget, CostModel
 from device_sdk.supernet.plan import Subnet
 from device_sdk.supernet.requirement import Requirement
 
-_SAMPLES = 128  # that rungs are compared on
+_SAMPLES = 128  # at least, where there are so many, that rungs are compared on
 _LIMIT_S = 20.0  # spent at most
 _BATCH = 16
 

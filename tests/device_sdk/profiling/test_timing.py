@@ -143,7 +143,7 @@ def test_where_every_call_is_interrupted_the_quickest_count() -> None:
 
 
 def test_waiting_for_a_processor_does_not_count_as_the_calls_time() -> None:
-    """As with a busy process on every core: a long call waits in each of its time slices, a short one hardly ever."""
+    """As with a busy process on every core: a long call waits between its time slices, a short one fits into one."""
     bench, waited_ns = Workbench(), [0]
 
     def work(name: str, ms: float, waits_ms: float) -> None:
