@@ -38,18 +38,22 @@ COMMANDS = {
     "token": "server.commands:token",
     "jobs": "server.job_commands:jobs",
     "fetch": "device_sdk.commands.fetch_command:fetch",
-    "profile": "device_sdk.commands.plan_commands:profile",
-    "adapt": "device_sdk.commands.plan_commands:adapt",
-    "calibrate": "device_sdk.commands.plan_commands:calibrate",
-    "place": "device_sdk.commands.plan_commands:place",
-    "plan": "device_sdk.commands.plan_command:plan",
-    "plan-hybrid": "device_sdk.commands.hybrid_command:plan_hybrid",
-    "split": "device_sdk.commands.split_command:split",
+    "profile": "device_sdk.commands.profile_command:profile",
+    "adapt": "device_sdk.commands.adapt_command:adapt",
     "run": "device_sdk.commands.run_and_logs:run",
     "logs": "device_sdk.commands.run_and_logs:logs",
-    "bench": "pathweave.commands:bench",
     "demo": "pathweave.commands:demo",
 }
+
+MOVED: dict[str, str] = {
+    "bench": "python -m benchmarks",
+    "calibrate": "pathweave adapt --consider exits",
+    "place": "pathweave fetch --exit-memory-mb",
+    "plan": "pathweave adapt --consider all",
+    "plan-hybrid": "pathweave adapt --consider hybrid",
+    "split": "pathweave adapt --consider split",
+}
+"""Commands of earlier versions, and what they are now."""
 
 # The extra that installs a module. An import error of a module that is not listed is a bug.
 EXTRA_OF_MODULE = {
@@ -164,6 +168,8 @@ class LazyCommands(click.Group):
         return sorted(command_table())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in MOVED:
+            raise UsageError(f"`pathweave {cmd_name}` is now `{MOVED[cmd_name]}`")
         return load_command(cmd_name) if cmd_name in command_table() else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
+Samples = npt.NDArray[np.uint8] | Sequence["npt.NDArray[np.uint8] | Image.Image"]
+"""Raw images: uint8 [count, height, width, channels], or a list of arrays or Pillow images of any sizes."""
+
+Labels = npt.NDArray[Any] | Sequence[int]
+"""Class indices [count]; for a split of other tasks what their score takes."""
+
+
 class Pixels(Sequence[npt.NDArray[np.uint8]]):
     """Raw images as arrays [height, width, channels], each converted when it is taken."""
 

@@ -49,7 +49,7 @@ def stored(tmp_path: Path) -> int:
 
 
 def exchanges(model: AdaptiveModel) -> list[ExitsExchanged]:
-    return [line.event for line in read_log(model.log_path) if isinstance(line.event, ExitsExchanged)]
+    return [line.event for line in read_log(model.log.path) if isinstance(line.event, ExitsExchanged)]
 
 
 def test_a_bundle_opens_without_its_exits_and_their_blobs(opened, tmp_path, served):
@@ -64,7 +64,7 @@ def test_a_bundle_opens_without_its_exits_and_their_blobs(opened, tmp_path, serv
 def test_exits_are_fetched_tested_and_held_from_then_on(opened, tmp_path):
     with opened() as model:
         before = stored(tmp_path)
-        model.set_exits(["x3-pooled", "x1-pooled"])
+        model.exits.hold(["x3-pooled", "x1-pooled"])
         assert model.exits == ("x1-pooled", "x3-pooled")
         assert stored(tmp_path) == before + 2
         model.use(Plan(model.bundle.supernet.original, exits=(ExitChoice("x1-pooled", 0.0),)))
@@ -79,10 +79,10 @@ def test_exits_are_fetched_tested_and_held_from_then_on(opened, tmp_path):
 
 def test_a_plan_loses_the_exits_that_go_and_opens_again_without_them(opened):
     with opened() as model:
-        model.set_exits(["x1-pooled", "x2-pooled"])
+        model.exits.hold(["x1-pooled", "x2-pooled"])
         both = (ExitChoice("x1-pooled", 0.9), ExitChoice("x2-pooled", 0.8))
         model.use(Plan(model.bundle.supernet.original, exits=both))
-        model.set_exits(["x2-pooled"])
+        model.exits.hold(["x2-pooled"])
         assert model.plan.exits == both[1:]
     with opened() as again:
         assert again.plan.exits == both[1:]
@@ -91,7 +91,7 @@ def test_a_plan_loses_the_exits_that_go_and_opens_again_without_them(opened):
 def test_a_profile_without_the_new_exits_is_measured_again(opened):
     with opened() as model:
         assert model.profile().exits == ()
-        model.set_exits(["x2-pooled"])
+        model.exits.hold(["x2-pooled"])
         assert {one.exit for one in model.profile().exits} == {"x2-pooled"}
         images, labels = draw_images(60, seed=9)
         model.calibrate(images, labels)
@@ -123,7 +123,7 @@ def test_without_the_server_the_device_chooses_among_what_is_here(served, tmp_pa
         assert (placed.exits, placed.chosen_by) == (("x1-pooled",), "device")
         assert placed.failure is not None
         with pytest.raises(TransferError):
-            model.set_exits(["x2-pooled"])
+            model.exits.hold(["x2-pooled"])
         assert model.exits == ("x1-pooled",)
         assert model(draw_images(2, seed=5)[0]).output.shape == (2, 3)
 
@@ -149,14 +149,14 @@ def test_a_placement_that_does_not_hold_is_refused_and_the_device_chooses(opened
 
 def test_an_exit_that_fails_its_self_test_leaves_the_old_set(opened, monkeypatch):
     with opened() as model:
-        model.set_exits(["x1-pooled"])
+        model.exits.hold(["x1-pooled"])
 
         def wrong(*arguments, **settings):
             raise SelfTestError("exit x2-pooled does not reproduce its golden outputs")
 
         monkeypatch.setattr("device_sdk.session.adaptive_model.run_guarded_self_test", wrong)
         with pytest.raises(SelfTestError):
-            model.set_exits(["x2-pooled"])
+            model.exits.hold(["x2-pooled"])
         assert model.exits == ("x1-pooled",)
     with opened() as again:
         assert again.exits == ("x1-pooled",)
@@ -166,7 +166,7 @@ def test_an_unknown_exit_is_refused_before_anything_is_fetched(opened, tmp_path)
     with opened() as model:
         before = stored(tmp_path)
         with pytest.raises(UsageError, match="has no exit x9"):
-            model.set_exits(["x1-pooled", "x9"])
+            model.exits.hold(["x1-pooled", "x9"])
         assert stored(tmp_path) == before
     with pytest.raises(UsageError, match="has no exit x9"):
         opened(exits=["x9"], state_folder=tmp_path / "other").close()
@@ -180,8 +180,8 @@ def test_negative_memory_is_refused(opened):
 def test_answers_go_on_while_sets_are_exchanged(opened):
     images = draw_images(4, seed=5)[0]
     with opened() as model:
-        model.set_exits(ALL)
-        model.set_exits([])
+        model.exits.hold(ALL)
+        model.exits.hold([])
         expected = model(images).output
         wrong: list[object] = []
         stop = threading.Event()
@@ -196,7 +196,7 @@ def test_answers_go_on_while_sets_are_exchanged(opened):
         for thread in threads:
             thread.start()
         for number in range(8):
-            model.set_exits(ALL if number % 2 else ["x2-pooled"])
+            model.exits.hold(ALL if number % 2 else ["x2-pooled"])
         stop.set()
         for thread in threads:
             thread.join()
@@ -206,7 +206,7 @@ def test_answers_go_on_while_sets_are_exchanged(opened):
 def test_a_local_bundle_has_all_its_exits_at_hand(served, tmp_path):
     _, key, folder = served
     with AdaptiveModel.open(folder, trust=key, exits=(), state_folder=tmp_path) as model:
-        model.set_exits(["x3-pooled"])
+        model.exits.hold(["x3-pooled"])
         assert model.exits == ("x3-pooled",)
         placed = model.place_exits(memory_kb=1000)
         assert (placed.chosen_by, len(placed.exits)) == ("device", 2)
@@ -222,5 +222,5 @@ def test_a_damaged_blob_of_an_exit_is_noticed_before_it_is_held(served, tmp_path
         path = own / "blobs" / exit_.renditions[0].blob
         path.write_bytes(bytes(path.stat().st_size))
         with pytest.raises(BlobError, match="digest"):
-            model.set_exits(["x2-pooled"])
+            model.exits.hold(["x2-pooled"])
         assert model.exits == ()

@@ -52,7 +52,7 @@ def test_the_plan_leaves_a_slow_link_within_seconds_and_returns(images, tmp_path
         slow_uplink(url, mbps=FAST_MBPS) as (address, proxy),
         AdaptiveModel.open(BUNDLE, state_folder=tmp_path / "state") as model,
     ):
-        model.connect(RemoteModel(server=address, model=f"{name}:images", privacy="inputs", timeout_s=5.0))
+        model.remote.connect(RemoteModel(server=address, model=f"{name}:images", privacy="inputs", timeout_s=5.0))
         planned = model.plan_for(images, None, REQUIREMENT, power=POWER, follow_network=True)
         assert planned.choice.plan.kind == "remote"
         assert set(model(images[0]).source) == {SERVER}
@@ -64,7 +64,7 @@ def test_the_plan_leaves_a_slow_link_within_seconds_and_returns(images, tmp_path
         proxy.limit(SLOW_MBPS)
         time.sleep(3)
         assert model.plan == planned.choice.plan
-        events = [line.event for line in read_log(model.log_path)]
+        events = [line.event for line in read_log(model.log.path)]
     notes = [event.notes for event in events if isinstance(event, PlanChosen)]
     assert len(notes) >= 3
     assert notes[1][0].startswith("the network changed: ")
@@ -77,14 +77,14 @@ def test_the_network_is_followed_after_the_model_was_opened_again(images, tmp_pa
         remote = RemoteModel(server=address, model=f"{name}:images", privacy="inputs", timeout_s=5.0)
         with AdaptiveModel.open(BUNDLE, state_folder=tmp_path / "state") as model:
             with pytest.raises(UsageError, match="no plans for other networks"):
-                model.follow_network()
-            model.connect(remote)
+                model.live.start("network")
+            model.remote.connect(remote)
             model.plan_for(images, None, REQUIREMENT, power=POWER, follow_network=True)
         with AdaptiveModel.open(BUNDLE, state_folder=tmp_path / "state") as model:
             with pytest.raises(UsageError, match="no server is connected"):
-                model.follow_network()
-            model.connect(remote)
-            model.follow_network()
+                model.live.start("network")
+            model.remote.connect(remote)
+            model.live.start("network")
             assert set(model(images[0]).source) == {SERVER}
             proxy.limit(SLOW_MBPS)
             use_until(model, images, lambda: model.plan.split is None, limit_s=60)
@@ -101,7 +101,7 @@ def test_a_server_that_goes_away_is_planned_without_and_with_again_when_it_is_ba
             slow_uplink(server.url, mbps=FAST_MBPS) as (address, proxy),
             AdaptiveModel.open(BUNDLE, state_folder=tmp_path / "state") as model,
         ):
-            model.connect(RemoteModel(server=address, model=f"{name}:images", privacy="inputs", timeout_s=1.0))
+            model.remote.connect(RemoteModel(server=address, model=f"{name}:images", privacy="inputs", timeout_s=1.0))
             model.plan_for(images, None, REQUIREMENT, power=POWER, follow_network=True)
             server.kill()
             use_until(model, images, lambda: model.plan.split is None, limit_s=60)

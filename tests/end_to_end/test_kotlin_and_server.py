@@ -136,7 +136,7 @@ def python_answers(folder: Path, plan: dict[str, Any], url: str, images: Path, t
     pixels = np.frombuffer(images.read_bytes(), np.uint8).reshape(-1, 2, 2, 3)
     with AdaptiveModel.open(CONTRACT / "bundle", state_folder=folder) as model:
         for kind in (":images", ":tail"):
-            model.connect(
+            model.remote.connect(
                 RemoteModel(server=url, model=f"reference{kind}", token=token, privacy="inputs", timeout_s=5.0)
             )
         model.use(decode_plan(json.dumps(plan).encode()))

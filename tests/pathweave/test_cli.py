@@ -228,7 +228,7 @@ def test_a_missed_target_fails_the_check_and_stays_in_the_file(tmp_path: Path) -
     (benches / "__init__.py").touch()
     (benches / "two.py").write_text(
         '"""Two figures."""\n'
-        "from pathweave.bench import BenchOutcome, Target\n"
+        "from benchmarks.runner.run import BenchOutcome, Target\n"
         "TARGETS = {'good': Target(minimum=1), 'bad': Target(maximum=0.5)}\n"
         "def run(options):\n"
         "    return BenchOutcome(figures={'good': 1.0, 'bad': 0.7}, table=[], data='two numbers')\n"

@@ -54,7 +54,7 @@ def raw_logits(bundle, tiny_bundle, model):
 
 def test_a_new_model_is_the_full_one(model, bundle):
     assert model.plan == Plan(bundle.supernet.original)
-    assert [line.event for line in read_log(model.log_path)] == [
+    assert [line.event for line in read_log(model.log.path)] == [
         Opened(subnet=str(bundle.supernet.original), restored=False)
     ]
 
@@ -161,7 +161,7 @@ def test_adapting_switches_to_the_subnet_found(model, tiny_bundle, raw_logits):
     assert model.plan == found.plan == Plan(Subnet((Edge("o0"), Edge("m1-4"), Edge("o4"))))
     tensor = model.prepare(tiny_bundle.images[:5])
     assert np.array_equal(model.infer(tensor).output, raw_logits(found.subnet, tensor))
-    last = list(read_log(model.log_path))[-1].event
+    last = list(read_log(model.log.path))[-1].event
     assert isinstance(last, Adapted)
     assert (last.subnet, last.budget_memory_mb, last.samples) == (str(found.subnet), 4.5, found.search_samples)
 
@@ -193,7 +193,7 @@ def test_an_infeasible_budget_leaves_the_plan_and_is_logged(model, tiny_bundle):
     with pytest.raises(InfeasibleBudgetError):
         model.adapt(tiny_bundle.images, tiny_bundle.labels, Budget(latency_ms=1e-6))
     assert model.plan == before
-    last = list(read_log(model.log_path))[-1].event
+    last = list(read_log(model.log.path))[-1].event
     assert isinstance(last, Infeasible)
     assert (last.budget_latency_ms, last.nearest) == (1e-6, "o0 m1-4 o4")
     assert last.nearest_latency_ms > 1e-6
@@ -203,7 +203,7 @@ def test_a_search_that_is_cancelled_leaves_the_plan_and_a_readable_log(model, ti
     with pytest.raises(BudgetError):
         model.adapt(tiny_bundle.images, tiny_bundle.labels, LARGE, settings=AdaptationSettings(cancelled=lambda: True))
     assert model.plan == Plan(bundle.supernet.original)
-    list(read_log(model.log_path))
+    list(read_log(model.log.path))
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_a_profile_is_measured_once_and_again_on_demand(tiny_bundle, tmp_path):
         again = model.profile(again=True)
         assert again != first
         assert model.profile() == again
-        events = [json.loads(line)["event"]["event"] for line in model.log_path.read_text().splitlines()]
+        events = [json.loads(line)["event"]["event"] for line in model.log.path.read_text().splitlines()]
     assert events == ["opened", "profiled", "profiled"]
 
 
@@ -398,7 +398,7 @@ def test_the_plan_that_a_requirement_puts_first_runs_from_then_on(model, tiny_bu
     assert not requirement.misses(planned.choice.cost)
     assert (planned.samples, planned.judged) == (60, 20)
     assert {"subnet", "exits", "abstain"} <= set(planned.choice.by_kind)
-    [last] = [line.event for line in read_log(model.log_path) if isinstance(line.event, PlanChosen)]
+    [last] = [line.event for line in read_log(model.log.path) if isinstance(line.event, PlanChosen)]
     assert (last.plan_kind, last.limits) == (model.plan.kind, {"accuracy": 0.5, "coverage": 0.9})
     assert last.accuracy == planned.held_out.accuracy
 
@@ -492,9 +492,9 @@ def test_the_mix_of_classes_is_followed_and_the_prior_is_there_after_opening_aga
         assert int(np.argmax(prior.log_ratios)) == int(bare.argmax())
         offsets = prior.temperature * np.array(prior.log_ratios)
         np.testing.assert_allclose(model(images).output, bare + offsets, rtol=1e-4, atol=1e-4)
-        model.stop_watching()
-        model.stop_watching()
-        [changed] = [line.event for line in read_log(model.log_path) if isinstance(line.event, PriorChanged)]
+        model.live.stop("latency", "classes")
+        model.live.stop("latency", "classes")
+        [changed] = [line.event for line in read_log(model.log.path) if isinstance(line.event, PriorChanged)]
         assert changed.answers >= 100
         assert 0.5 < changed.moved_share <= 1
         plan = model.plan
@@ -511,7 +511,7 @@ def test_plans_that_live_update_switches_to_have_the_prior_too(tiny_bundle, slow
         deadline = time.monotonic() + 60
         while model.plan.class_prior is None and time.monotonic() < deadline:
             model(images[:1])
-        model.stop_watching()
+        model.live.stop("latency", "classes")
         pool = DeviceState(slow_state, model.bundle, runtime).load_pool()
         assert pool is not None
         assert {one.plan.class_prior for one in pool.candidates} == {model.plan.class_prior} != {None}

@@ -59,7 +59,7 @@ def inputs_of(model, count=1):
 
 
 def resized(model):
-    return [line.event for line in read_log(model.log_path) if isinstance(line.event, Resized)]
+    return [line.event for line in read_log(model.log.path) if isinstance(line.event, Resized)]
 
 
 def used_bytes(model):
@@ -133,7 +133,7 @@ def test_no_call_is_lost_while_the_cap_changes(elastic_heavy, state, whole):
             count = 0
             while not done.is_set():
                 if kind == "anytime":
-                    with model.start(tensor) as running:
+                    with model.stream(tensor) as running:
                         answer = running.wait(PATIENCE_S)
                 else:
                     answer = model.infer(tensor, deadline_ms=60_000.0 if kind == "deadline" else None)
@@ -176,8 +176,8 @@ def test_the_cap_follows_the_system_and_comes_back(model):
     pressure.available_bytes = 100 * most
     wait_for(lambda: model.memory_cap_bytes == 200_000_000)
     assert model.plan == plan
-    model.stop_watching_memory()
-    model.stop_watching_memory()
+    model.live.stop("memory")
+    model.live.stop("memory")
     pressure.available_bytes = 0
     time.sleep(0.05)
     assert model.memory_cap_bytes == 200_000_000
@@ -242,7 +242,7 @@ def test_a_plan_that_was_loaded_for_a_higher_cap_is_loaded_again(model):
     np.testing.assert_allclose(model.infer(tensor).output, expected, atol=1e-4)
     assert model._in_use.running().loaded is not loaded
     model._in_use.exchange(Active(plan, loaded))
-    with model.start(tensor) as running:
+    with model.stream(tensor) as running:
         assert running.wait(PATIENCE_S).source == ("subnet",)
     model._in_use.exchange(Active(plan, loaded))
     assert model.infer(tensor, deadline_ms=60_000).source == ("subnet",)

@@ -31,7 +31,7 @@ def bare_answer(bundle, runtime, subnet, tensor):
 
 
 def events(model, kind):
-    return [line.event for line in read_log(model.log_path) if isinstance(line.event, kind)]
+    return [line.event for line in read_log(model.log.path) if isinstance(line.event, kind)]
 
 
 def call_until(model, tensor, happened):
@@ -39,7 +39,7 @@ def call_until(model, tensor, happened):
     deadline = time.monotonic() + 60
     while not happened():
         assert model.infer(tensor).output.shape == (1, 3)
-        assert time.monotonic() < deadline, [line.event for line in read_log(model.log_path)]
+        assert time.monotonic() < deadline, [line.event for line in read_log(model.log.path)]
 
 
 SLOW_BUDGET = Budget(latency_ms=60.0)  # far more than anything takes
@@ -49,7 +49,7 @@ EAGER = LiveSettings(up_cooldown_s=0.0, up_window=5)
 
 def test_a_live_model_takes_a_better_subnet_when_there_is_room(model, tiny_bundle, bundle):
     model.adapt(tiny_bundle.images, tiny_bundle.labels, SLOW_BUDGET, live=True)
-    assert model.watching
+    assert "latency" in model.live.running
     assert events(model, Watching)[0].candidates > 1
     model.use(FASTEST)
     model.watch(settings=EAGER)
@@ -94,7 +94,7 @@ def test_private_samples_are_searched_again_if_they_may_be_kept(model, tiny_bund
 def test_what_a_user_chooses_ends_the_watch_and_stays(model, tiny_bundle, bundle):
     model.adapt(tiny_bundle.images, tiny_bundle.labels, SLOW_BUDGET, live=True)
     model.use(Plan(bundle.supernet.original))
-    assert not model.watching
+    assert "latency" not in model.live.running
     tensor = model.prepare(tiny_bundle.images[0])
     for _ in range(100):
         model.infer(tensor)
@@ -104,7 +104,7 @@ def test_what_a_user_chooses_ends_the_watch_and_stays(model, tiny_bundle, bundle
 def test_a_calibrated_plan_is_watched_on(model, tiny_bundle):
     model.adapt(tiny_bundle.images, tiny_bundle.labels, SLOW_BUDGET, live=True)
     model.calibrate(tiny_bundle.images, tiny_bundle.labels, settings=CalibrationSettings(use_exits=False))
-    assert model.watching
+    assert "latency" in model.live.running
 
 
 def test_watching_needs_a_pool_and_a_latency_budget(model, tiny_bundle, bundle):
@@ -118,13 +118,13 @@ def test_watching_needs_a_pool_and_a_latency_budget(model, tiny_bundle, bundle):
     model.use(Plan(Subnet((Edge("o0"), Edge("o1"), Edge("s2"), Edge("o3"), Edge("o4")))))
     with pytest.raises(UsageError, match="not in the plan pool"):
         model.watch()
-    assert not model.watching
+    assert "latency" not in model.live.running
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"budget":{"latency_ms":0},"chosen":{"edges":[]},"candidates":[]}'])
 def test_a_damaged_pool_counts_as_none(model, tiny_bundle, damage):
     model.adapt(tiny_bundle.images, tiny_bundle.labels, SLOW_BUDGET)
-    [path] = model.log_path.parent.glob("pool-*.json")
+    [path] = model.log.path.parent.glob("pool-*.json")
     path.write_bytes(damage)
     with pytest.raises(UsageError, match="no plan pool"):
         model.watch()
@@ -172,7 +172,7 @@ def test_no_answer_is_lost_or_wrong_while_live_update_switches(model, tiny_bundl
 def test_closing_ends_all_threads(tiny_bundle, slow_state):
     with AdaptiveModel.open(tiny_bundle.folder, state_folder=slow_state) as model:
         model.adapt(tiny_bundle.images, tiny_bundle.labels, SLOW_BUDGET, live=True, keep_samples=True)
-        asyncio.run(model.infer_async(model.prepare(tiny_bundle.images[0])))
+        asyncio.run(model.acall(model.prepare(tiny_bundle.images[0])))
     deadline = time.monotonic() + 30
     while any(thread.name.startswith("pathweave") for thread in threading.enumerate()):
         assert time.monotonic() < deadline

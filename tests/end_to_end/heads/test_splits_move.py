@@ -72,9 +72,9 @@ def follow(
     )
     held = tuple(cost for cost in decision.costs if cost.position <= model.bundle.last_position)
     model._state.save_front(split_front(model.bundle, replace(decision, costs=held), SplitLimits()))
-    model.connect(scene.tails)
+    model.remote.connect(scene.tails)
     model.use(decision.plan)
-    model.follow_network()
+    model.live.start("network")
 
 
 @contextlib.contextmanager
@@ -179,8 +179,8 @@ def test_a_head_splits_by_its_own_profile_and_follows_after_it_was_opened_again(
         assert model.plan.split.fallback == "abstain"  # no exit is held
     with AdaptiveModel.open(scene.bundle, trust=None, state_folder=state) as model:
         assert model.plan == decision.plan
-        model.connect(scene.tails)
-        model.follow_network()
+        model.remote.connect(scene.tails)
+        model.live.start("network")
         assert model(IMAGE).source == (SERVER,)
 
 

@@ -51,7 +51,7 @@ def model(tiny, tmp_path):
 
 def test_a_device_asks_for_the_path_that_its_plan_names(model, tiny, tiny_bundle, remote, other_path):
     name = path_model("tiny", other_path, images=True)
-    model.connect(dataclasses.replace(remote, model=name))
+    model.remote.connect(dataclasses.replace(remote, model=name))
     model.use(Plan(tiny_bundle.supernet.original, hard=Ask(ALL_HARD, RemoteRef(name, tiny_bundle.digest))))
     answer = model(tiny.images[:5])
     assert set(answer.source) == {SERVER}
@@ -142,10 +142,10 @@ def test_a_bundle_that_was_trained_for_a_hybrid_uses_its_plan(tiny, tiny_bundle,
     (own / "manifest.sig").unlink()
     running = serve(tmp_path / "bundles")
     with AdaptiveModel.open(own, state_folder=tmp_path / "device") as model:
-        model.use_hybrid(RemoteModel(server=running.url, model="any", privacy="inputs", timeout_s=20.0))
+        model.remote.use_hybrid(RemoteModel(server=running.url, model="any", privacy="inputs", timeout_s=20.0))
         assert set(model(tiny.images[:3]).source) == {SERVER}
 
 
 def test_a_bundle_without_a_hybrid_has_no_plan_for_one(model, remote):
     with pytest.raises(BundleError, match="not the base of a hybrid"):
-        model.use_hybrid(remote)
+        model.remote.use_hybrid(remote)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pathweave.bench import BenchResult, benchmark_names, describe_machine, package_folder
-from pathweave.bench_age import Age, ages, measured_paths
+from benchmarks.runner.age import Age, ages, measured_paths
+from benchmarks.runner.run import BenchResult, benchmark_names, describe_machine, package_folder
 
 Git = Callable[..., str]
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from pathweave.bench import BenchResult, Target
-from pathweave.bench_age import Age
+from benchmarks.runner.age import Age
+from benchmarks.runner.run import BenchResult, Target
 from pathweave.page import element, page, table
 
 BAR_WIDTH, BAR_HEIGHT = 160, 12  # pixels

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk.errors import DataError
-from device_sdk.progress import SilentProgress
-from pathweave.bench import (
+from benchmarks.runner.age import Age
+from benchmarks.runner.report import render_report
+from benchmarks.runner.run import (
     BenchOptions,
     BenchOutcome,
     BenchResult,
@@ -27,8 +27,8 @@ from pathweave.bench import (
     run_benchmark,
     write_result,
 )
-from pathweave.bench_age import Age
-from pathweave.bench_report import render_report
+from device_sdk.errors import DataError
+from device_sdk.progress import SilentProgress
 
 
 class CountingBench:

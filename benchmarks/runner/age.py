@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.runner.run import PACKAGE, BenchResult, git_output, package_folder
 from device_sdk.errors import DataError
-from pathweave.bench import PACKAGE, BenchResult, git_output, package_folder
 
 MEASURES = "measures.toml"
 _DIRTY = "-dirty"

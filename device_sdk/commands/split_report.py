@@ -1,158 +1,27 @@
-"""``pathweave split``: chooses the cut point between device and server."""
+"""Lines, JSON and picture of a split that was chosen."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from device_sdk.commands.command_line import emit, progress
-from device_sdk.commands.command_options import (
-    ChosenTrust,
-    bundle_options,
-    fallback_option,
-    limit_option,
-    load_data,
-    open_model,
-    privacy_option,
-    require_permission,
-)
 from device_sdk.commands.fetch_command import FALLBACKS
-from device_sdk.errors import UsageError
 from device_sdk.supernet.cost import MB
 
 if TYPE_CHECKING:
-    from device_sdk.offload.remote_model import Privacy
     from device_sdk.policies.measured_splits.decision import SplitDecision
     from device_sdk.policies.splitting import SplitCost
-    from device_sdk.session.adaptive_model import AdaptiveModel
-    from device_sdk.supernet.plan import Fallback
 
 _WIDEST = 1000  # columns; a table is never cut to the width of the terminal
 _PARTS = ("device", "packing", "transfer", "handling", "unpacking", "server")
 
 
-@click.command()
-@bundle_options
-@click.option("--uplink-mbps", type=float, help="Uplink in Mbit/s [default: measured, with a server].")
-@click.option(
-    "--round-trip-ms",
-    type=float,
-    default=0.0,
-    show_default=True,
-    help="Round-trip time to the server, if --server is not given.",
-)
-@click.option("--server", help="URL of the server that runs the tail [default: where BUNDLE comes from].")
-@privacy_option
-@click.option("--memory-mb", type=float, help="Limit of the device's part: weights once loaded and working set.")
-@click.option("--storage-mb", type=float, help="Limit of the weights of the device's part as they are stored and sent.")
-@fallback_option
-@click.option("--max-drop", type=float, help="Limit of the accuracy lost, 0 to 1, measured on --data.")
-@click.option("--data", help="Private images: a folder or zip with class folders, a CSV list …; perhaps #part.")
-@limit_option
-@click.option("--device-factor", type=float, help="Estimate for a device so many times slower than this one.")
-@click.option("--picture", type=click.Path(path_type=Path), help="Draw the latencies to FILE.svg or FILE.png.")
-def split(
-    bundle: str,
-    trust: ChosenTrust,
-    token: str | None,
-    threads: int,
-    state: Path | None,
-    uplink_mbps: float | None,
-    round_trip_ms: float,
-    server: str | None,
-    privacy: Privacy,
-    memory_mb: float | None,
-    storage_mb: float | None,
-    fallback: Fallback | None,
-    max_drop: float | None,
-    data: str | None,
-    limit: int | None,
-    device_factor: float | None,
-    picture: Path | None,
-    as_json: bool,
-) -> None:
-    """Find the best cut point to split the plan in use between device and server, and use it from now on.
-
-    With --max-drop, 1 to 8 bits per value on the way, the input as JPEG where inputs may be sent, and all renditions of
-    the device's blocks are tried. Without a server, or for a slower device, the result is an estimate for a server as
-    fast as this device, and the plan stays as it is.
-    """
-    if picture is not None and picture.suffix not in (".svg", ".png"):
-        raise UsageError(f"a picture is a .svg or .png file, not {picture.name}")
-    server = _checked_server(server or _origin(bundle), bundle, device_factor, uplink_mbps)
-    require_permission(server, privacy, "activations")
-    if max_drop is not None and data is None:
-        raise UsageError("a drop of accuracy is measured on private images", hint="give --data")
-    with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
-        limits: dict[str, Any] = {
-            "memory_mb": memory_mb,
-            "storage_mb": storage_mb,
-            "max_drop": max_drop,
-            "fallback": fallback,
-        }
-        if data is not None:
-            dataset = load_data(model, data, limit=limit, as_json=as_json)
-            limits |= {"samples": dataset.images, "labels": dataset.labels}
-        if server is None:
-            assert uplink_mbps is not None
-            decision = _estimate(
-                model,
-                uplink_mbps,
-                round_trip_ms,
-                1.0 if device_factor is None else device_factor,
-                limits,
-                as_json=as_json,
-            )
-        else:
-            from device_sdk.offload.remote_model import RemoteModel
-
-            name = f"{model.bundle.manifest.name}:tail"
-            remote = RemoteModel(server=server, model=name, token=token, privacy=privacy)
-            decision = model.split(remote, uplink_mbps=uplink_mbps, progress=progress(as_json), **limits)
-    if picture is not None:
-        _draw(picture, decision)
-    emit(_summary(decision), as_json=as_json, text=lambda: _print(decision))
-
-
-def _checked_server(
-    server: str | None, bundle: str, device_factor: float | None, uplink_mbps: float | None
-) -> str | None:
-    if device_factor is not None:
-        if server is not None and server != _origin(bundle):
-            raise UsageError("for a slower device a split is only estimated", hint="leave out --server")
-        server = None
-    if server is None and uplink_mbps is None:
-        raise UsageError("the uplink's bandwidth is unknown", hint="give --uplink-mbps, or --server to measure it")
-    return server
-
-
-def _origin(bundle: str) -> str | None:
-    """The server of a bundle's URL."""
-    before, separator, _ = bundle.partition("/v1/bundles/")
-    return before if separator and "://" in before else None
-
-
-def _estimate(
-    model: AdaptiveModel,
-    uplink_mbps: float,
-    round_trip_ms: float,
-    device_factor: float,
-    limits: Mapping[str, Any],
-    *,
-    as_json: bool,
-) -> SplitDecision:
-    from device_sdk.supernet.cost import Uplink
-
-    uplink = Uplink(uplink_mbps, round_trip_ms)
-    return model.estimate_split(uplink, device_factor=device_factor, progress=progress(as_json), **limits)
-
-
-def _summary(decision: SplitDecision) -> dict[str, Any]:
+def split_summary(decision: SplitDecision) -> dict[str, Any]:
+    """The decision as JSON: every way to split with its parts in milliseconds, and the one that was chosen."""
     split_ = decision.plan.split
     return {
         "subnet": list(map(str, decision.plan.subnet.edges)),
@@ -186,7 +55,8 @@ def _summary(decision: SplitDecision) -> dict[str, Any]:
     }
 
 
-def _draw(picture: Path, decision: SplitDecision) -> None:
+def draw_split(picture: Path, decision: SplitDecision) -> None:
+    """Draw the latencies by cut point to an SVG or PNG file."""
     from device_sdk.commands.split_picture import write_picture
 
     title = f"latency by cut point, {decision.uplink.mbps:.3g} Mbit/s; best: {_where(decision.best, decision)}"
@@ -224,7 +94,8 @@ def _renditions(cost: SplitCost) -> list[tuple[str, int]]:
     return [(name, len(list(blocks))) for name, blocks in groupby(edge.rendition for edge in cost.head)]
 
 
-def _print(decision: SplitDecision) -> None:
+def print_split(decision: SplitDecision) -> None:
+    """Print the table of all ways to split, and the one that was chosen."""
     from rich.console import Console
     from rich.table import Table
 
