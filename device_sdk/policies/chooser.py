@@ -196,12 +196,13 @@ def _planned(
     known = collect(workspace, costs, subnets, samples, here.servers, kinds=kinds, progress=progress)
     least = None if goal.max_drop is None else max(known.accuracy(base) - goal.max_drop, _LEAST_ACCURACY)
     requirement, network = resolved.requirement(least_accuracy=least), here.servers.network
-    planner = known.planner(kinds, max_drop=goal.max_drop)
+    timed_exits = "exits" in kinds
+    planner = known.planner(kinds, max_drop=goal.max_drop, timed_exits=timed_exits)
     choice = planner.best(requirement, network, here.power)
     notes, timed = here.servers.notes, _timed_exits(workspace, choice, samples.inputs) if confirm else None
     if timed is not None and (timed[0] >= timed[1] or timed[0] > EQUAL_LATENCY * (resolved.latency_ms or math.inf)):
         notes = (*notes, f"exits are left out: with them calls took {timed[0]:.3g} ms, without {timed[1]:.3g} ms")
-        planner, timed = known.planner([kind for kind in kinds if kind != "exits"]), None
+        planner, timed = known.planner([kind for kind in kinds if kind != "exits"], timed_exits=timed_exits), None
         choice = planner.best(requirement, network, here.power)
     if found is not None and goal.is_budget and choice.kind == "subnet":
         plain = _confirmed(samples, goal, found, here, settings)

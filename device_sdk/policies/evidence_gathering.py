@@ -43,10 +43,12 @@ class Collected:
     samples: Samples
     servers: Servers
 
-    def planner(self, kinds: Collection[str], *, max_drop: float | None = None) -> PromisedPlans:
+    def planner(self, kinds: Collection[str], *, max_drop: float | None = None, timed_exits: bool) -> PromisedPlans:
         """The planner over the samples that choose, whose promises are tested on the others.
 
-        ``max_drop``: accuracy that exits may cost, beside the usual ones.
+        ``max_drop``: accuracy that exits may cost, beside the usual ones. ``timed_exits``: plans keep an exit at each
+        cut point for deadlines and anytime answers, unless memory is limited: what is left of it is not known to
+        suffice.
         """
         supernet, choosing, with_exits = self.workspace.supernet, self.samples.kept, "exits" in kinds
         parts = [one.part(choosing) for one in self.answers] if with_exits else []
@@ -66,7 +68,7 @@ class Collected:
 
         def finished(plan: Plan, wanted: Requirement) -> Plan:
             plan = plan.with_prior(self.workspace.prior)
-            keeps = with_exits and wanted.peak_bytes is None  # else what is left of it is not known to suffice
+            keeps = timed_exits and wanted.peak_bytes is None
             return with_further_exits(supernet, plan) if keeps else plan
 
         return PromisedPlans(planner, self._tested, len(self.samples.held), finished)

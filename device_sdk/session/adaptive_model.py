@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.errors import UsageError
 from device_sdk.execution.guarded_self_test import run_guarded_self_test
 from device_sdk.execution.memory_cap import PlanRetired
 from device_sdk.execution.plan_in_use import Active, PlanInUse
@@ -128,7 +130,8 @@ class AdaptiveModel:
             test=test_exits or self._test_exits_here,
             change=self._change,
             before=self._network.stop,  # it would make plans with exits that go
-            times=lambda tensor: self._timed.answer_times_ms(self._prepared(tensor)),
+            samples=self._samples,
+            timed=self._timed,
         )
         self.remote = Remote(
             self._in_use,
@@ -136,7 +139,7 @@ class AdaptiveModel:
             self._choosing,
             self._change,
             before=self._network.stop,
-            use=lambda plan: self.use(plan),
+            use=weakref.WeakMethod(self.use),
         )
         self._elastic = ElasticMemory(self._state, self._in_use, self._pool, self.log)
         self.live = Live(
@@ -346,6 +349,8 @@ class AdaptiveModel:
         """
         self._in_use.running()
         progress, settings = progress or SilentProgress(), settings or AdaptationSettings()
+        if settings.fill_pool and not goal.limits_latency:
+            raise UsageError("live update keeps a latency budget, and there is none", hint="set Goal(latency_ms=…)")
         if goal.calls_per_second is None and goal.limits_latency:
             goal = msgspec.structs.replace(goal, calls_per_second=self._pace.calls_per_second())
         with self._change:
@@ -486,13 +491,7 @@ class AdaptiveModel:
             InputError: not what the model takes.
             ClosedError: the model was closed.
         """
-        return self._timed.start(self._prepared(images))
-
-    def _prepared(self, tensor: Array | Image.Image) -> Array:
-        input_size = self._in_use.running().plan.subnet.input_size
-        if isinstance(tensor, np.ndarray) and tensor.dtype != np.uint8:
-            return self._samples.tensor(tensor, input_size)
-        return self._samples.prepare(tensor, input_size)
+        return self._timed.start(self._samples.either(images, self._in_use.running().plan.subnet.input_size))
 
     def _answer(self, active: Active, tensor: Array, images: npt.NDArray[np.uint8] | Image.Image | None) -> Answer:
         started = time.perf_counter()

@@ -19,6 +19,8 @@ from device_sdk.runtimes.port import Array
 from device_sdk.session.device_state import DeviceState, StoredPart, load_part, save_part
 from device_sdk.session.live_keeper import LiveKeeper
 from device_sdk.session.origin import Origin
+from device_sdk.session.samples import SampleChecker
+from device_sdk.session.timed_answers import TimedAnswers
 from device_sdk.supernet.cost import MB
 from device_sdk.supernet.supernet import Supernet
 
@@ -61,11 +63,12 @@ class Exits:
         test: TestExits,
         change: Lock,
         before: Callable[[], None],
-        times: Callable[[Array], dict[str, float]],
+        samples: SampleChecker,
+        timed: TimedAnswers,
     ) -> None:
         self._state_folder, self._state, self._in_use, self._live, self._log = state_folder, state, in_use, live, log
         self._origin, self._test, self._change, self._before = origin, test, change, before
-        self._times = times
+        self._samples, self._timed = samples, timed
 
     @property
     def held(self) -> tuple[str, ...]:
@@ -125,7 +128,8 @@ class Exits:
 
         The first call measures the plan's exits for this batch size, so that later deadlines find them measured.
         """
-        return self._times(images)
+        input_size = self._in_use.running().plan.subnet.input_size
+        return self._timed.answer_times_ms(self._samples.either(images, input_size))
 
     def _exchange(self, exits: Collection[str], *, chosen_by: str, progress: Progress) -> None:
         """Hold exactly these exits from now on: fetch, verify and test the new ones; plans lose the others.

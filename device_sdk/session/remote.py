@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING
+from weakref import WeakMethod
 
 from device_sdk.bundles.hybrid_pairs import hybrid_plan
 from device_sdk.execution.plan_in_use import PlanInUse
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Remote:
-    """Connects servers' models. ``before``: called before a connection changes; ``use``: takes a plan."""
+    """Connects servers' models. ``before``: called before a connection changes; ``use``: takes a plan, and does not keep the model alive."""
 
     def __init__(
         self,
@@ -31,7 +32,7 @@ class Remote:
         change: Lock,
         *,
         before: Callable[[], None],
-        use: Callable[[Plan], None],
+        use: WeakMethod[Callable[[Plan], None]],
     ) -> None:
         self._in_use, self._answers, self._choosing, self._change = in_use, answers, choosing, change
         self._before, self._use = before, use
@@ -89,4 +90,6 @@ class Remote:
         plan = hybrid_plan(self._in_use.workspace.bundle)
         assert isinstance(plan.hard, Ask)
         self.connect(replace(server, model=plan.hard.server.model))
-        self._use(plan)
+        use = self._use()
+        assert use is not None
+        use(plan)

@@ -68,6 +68,12 @@ class SampleChecker:
         height, width = input_size or own
         return prepare(images, self._preprocessing, input_shape=(channels, height, width))
 
+    def either(self, images: Array | Image.Image, input_size: tuple[int, ...] = ()) -> Array:
+        """A prepared tensor as ``tensor`` takes it, or raw images as ``prepare`` does."""
+        if isinstance(images, np.ndarray) and images.dtype != np.uint8:
+            return self.tensor(images, input_size)
+        return self.prepare(images, input_size)
+
     def pixels(self, samples: Any) -> Pixels:
         """A batch of raw images, or a sequence of images of any sizes, as arrays [height, width, channels]."""
         return Pixels(self._images(samples))

@@ -22,13 +22,23 @@ from device_sdk.errors import ProtocolError, RefusedError, SignatureError, Trans
 from device_sdk.logs.adaptation_log import Delivered, Escalating, Splitting, read_log
 from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.policies.calibration import CalibrationSettings
+from device_sdk.policies.measured_splits.decision import SplitDecision
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import ABSTAINED, FALLBACK, SERVER
 from device_sdk.signing.signatures import new_key_pair
-from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Abstain, Ask, MaxConfidence, Plan, RemoteRef, Split
-from device_sdk.supernet.requirement import Requirement
+from device_sdk.supernet.cost import Uplink
+from device_sdk.supernet.goal import Goal
+from device_sdk.supernet.plan import (
+    ANY_SERVER,
+    UNREACHABLE_CONFIDENCE,
+    Abstain,
+    Ask,
+    MaxConfidence,
+    Plan,
+    RemoteRef,
+    Split,
+)
 from pathweave.server_process import running_server
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +104,8 @@ def cheapest(model: AdaptiveModel) -> None:
 
 
 def hard_all(model: AdaptiveModel, images: np.ndarray) -> None:
-    model.calibrate(images, None, settings=CalibrationSettings(escalated_share=1.0, use_exits=False))
+    everything = Ask(MaxConfidence(UNREACHABLE_CONFIDENCE), ANY_SERVER)
+    model.use(Plan(model.plan.subnet, hard=everything))
 
 
 def settings(server: str, **changes: object) -> RemoteModel:
@@ -296,7 +307,7 @@ def test_a_blob_that_decayed_on_the_disk_is_fetched_again(server, public_key, tm
 
 def test_a_split_plan_answers_like_the_whole_subnet(server, public_key, state, images, full_answers):
     with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=state) as model:
-        decision = model.split(tail_of(server), uplink_mbps=3)
+        decision = split(model, tail_of(server), 3)
         assert [cost.position for cost in decision.costs] == list(range(1, 13))  # the input itself may not travel
         for position in (4, 11):
             model.use(split_at(model, position))
@@ -358,7 +369,7 @@ def test_a_model_that_the_plan_was_not_made_for_is_not_asked(server, public_key,
 
 def test_the_uplink_is_measured_if_it_is_not_given(server, public_key, state):
     with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=state) as model:
-        decision = model.split(tail_of(server))
+        decision = split(model, tail_of(server), None)
         assert decision.uplink.mbps > 1  # within one machine, however busy
         assert 0 < decision.uplink.round_trip_ms < 500
 
@@ -367,9 +378,9 @@ def test_the_uplink_is_measured_if_it_is_not_given(server, public_key, state):
 def test_an_uplink_of_nothing_is_refused_before_anything_is_sent(server, public_key, tmp_path, uplink_mbps):
     with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=tmp_path) as model:
         with pytest.raises(UsageError, match="above zero"):
-            model.split(tail_of(server), uplink_mbps=uplink_mbps)
-        with pytest.raises(UsageError, match="sends activations"):
-            model.split(RemoteModel(server=server, model="digits:tail"), uplink_mbps=3)
+            split(model, tail_of(server), uplink_mbps)
+        with pytest.raises(UsageError, match="may be sent nothing"):
+            split(model, RemoteModel(server=server, model="digits:tail"), 3)
 
 
 def test_a_split_plan_falls_back_when_the_server_is_gone(
@@ -377,7 +388,7 @@ def test_a_split_plan_falls_back_when_the_server_is_gone(
 ):
     process, url = _start_server(demo_folder / "bundles" / "digits", tmp_path / "server", port=0)
     with AdaptiveModel.open(demo_folder / "bundles" / "digits", trust=public_key, state_folder=state) as model:
-        model.split(tail_of(url), uplink_mbps=3)
+        split(model, tail_of(url), 3)
         model.use(split_at(model, 4))
         assert set(model(images).source) == {SERVER}
         process.kill()
@@ -403,8 +414,16 @@ def test_a_server_with_another_version_runs_no_tail(demo_folder, public_key, tmp
         running_server(bundles, data=tmp_path / "server") as url,
     ):
         with pytest.raises(ProtocolError, match="another version of the bundle"):
-            model.split(tail_of(url), uplink_mbps=3)
+            split(model, tail_of(url), 3)
         assert set(model(images).source) == {"subnet"}
+
+
+def split(model: AdaptiveModel, tails: RemoteModel, uplink_mbps: float | None) -> SplitDecision:
+    model.remote.connect(tails)
+    uplink = None if uplink_mbps is None else Uplink(uplink_mbps)
+    found = model.adapt(None, Goal(optimise="latency_ms"), {"split"}, uplink=uplink)
+    assert found.split is not None
+    return found.split
 
 
 def tail_of(server: str) -> RemoteModel:
@@ -420,10 +439,10 @@ def test_a_plan_that_asks_is_chosen_by_the_servers_answers_and_keeps_what_it_pro
         cheapest(model)
         model.remote.connect(settings(server, timeout_s=10.0))
         model.remote.connect(settings(server, model="digits:tail", timeout_s=10.0))
-        requirement = Requirement(accuracy=0.9, optimise="latency_ms")
-        planned = model.plan_for(images, labels, requirement)
-        kinds = planned.choice.by_kind
-        assert planned.servers.notes == ()
+        goal = Goal(accuracy=0.9, optimise="latency_ms")
+        found = model.adapt(images, goal, {"ask", "split", "abstain"}, labels)
+        kinds = found.by_kind
+        assert found.notes == ()
         assert {"ask", "split", "remote"} <= set(kinds)
         asking = kinds["ask"]
         model.use(asking.plan)
@@ -440,9 +459,10 @@ def test_a_server_that_is_away_is_planned_without(demo_folder, public_key, state
     data = load_dataset("digits#search")
     with AdaptiveModel.open(demo_folder / "bundles" / "digits", trust=public_key, state_folder=state) as model:
         model.remote.connect(settings("http://127.0.0.1:9"))
-        planned = model.plan_for(data.images[:60], data.labels[:60], Requirement(accuracy=0.5, optimise="latency_ms"))
-    assert "ask" not in planned.choice.by_kind
-    assert planned.servers.notes[0].startswith("no server is asked:")
+        goal = Goal(accuracy=0.5, optimise="latency_ms")
+        found = model.adapt(data.images[:60], goal, {"subnets", "ask"}, data.labels[:60])
+    assert "ask" not in found.by_kind
+    assert found.notes[0].startswith("no server is asked:")
 
 
 def test_run_connects_the_models_that_the_plan_names_and_refuses_one_that_is_not_there(

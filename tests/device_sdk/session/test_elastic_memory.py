@@ -115,7 +115,7 @@ def test_a_closed_model_has_no_cap_to_change(elastic_heavy, state):
     with pytest.raises(ClosedError):
         model.memory_cap_bytes = 100_000_000
     with pytest.raises(ClosedError):
-        model.watch_memory(FakePressure(0))
+        model.live.start("memory", pressure=FakePressure(0))
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["paged before", "without a cap before"])
@@ -164,7 +164,7 @@ def test_the_cap_follows_the_system_and_comes_back(model):
     plan, most = plan_of(model), whole_plan_bytes(model.bundle, plan_of(model))
     settings = ElasticSettings(reserve_bytes=0, grow_after_s=0.1, interval_s=0.01)
     pressure = FakePressure(10 * most)
-    model.watch_memory(pressure, settings=settings)
+    model.live.start("memory", pressure=pressure, elastic=settings)
     time.sleep(0.05)
     assert model.memory_cap_bytes == 200_000_000
     before = len(resized(model))
@@ -188,9 +188,9 @@ def test_a_source_that_fails_leaves_the_cap_and_is_asked_again(model):
     pressure = FakePressure(10**9)
     pressure.failure = MeasurementError("memory.current says 'x'")
     with pytest.raises(MeasurementError):
-        model.watch_memory(pressure, settings=settings)
+        model.live.start("memory", pressure=pressure, elastic=settings)
     pressure.failure = None
-    model.watch_memory(pressure, settings=settings)
+    model.live.start("memory", pressure=pressure, elastic=settings)
     pressure.failure, pressure.available_bytes = MeasurementError("gone"), 0
     time.sleep(0.05)
     assert model.memory_cap_bytes == 200_000_000
@@ -214,7 +214,7 @@ def test_under_pressure_a_running_call_answers_with_the_last_exit_it_reached(mod
 
     loaded._segments[1] = (segment, Slow())
     pressure = FakePressure(10**9)
-    model.watch_memory(pressure, settings=ElasticSettings(reserve_bytes=0, interval_s=0.01))
+    model.live.start("memory", pressure=pressure, elastic=ElasticSettings(reserve_bytes=0, interval_s=0.01))
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(model.infer, inputs_of(model))
         assert reached.wait(PATIENCE_S)

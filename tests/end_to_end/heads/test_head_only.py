@@ -14,9 +14,8 @@ from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import ABSTAINED, FALLBACK, SERVER
 from device_sdk.session.heads import plan_head
 from device_sdk.signing import signatures
-from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.plan import ExitChoice, Plan
-from device_sdk.supernet.requirement import Requirement
 from pathweave.server_process import ServerProcess, running_server
 from pathweave.throttled_proxy import slow_uplink
 from tests.device_sdk.heavy_bundle import write_heavy_bundle
@@ -37,7 +36,7 @@ def test_only_the_blobs_of_the_head_are_fetched_and_the_server_runs_the_tail(ser
         expected = whole(IMAGES).labels
     with opened(plan=served.plan()) as model:
         assert stored() == blobs_of(served.bundle, HEAD_BLOCKS)
-        assert model.exits == ()
+        assert model.exits.held == ()
         model.remote.connect(served.tails())
         answer = model(IMAGES)
         assert set(answer.source) == {SERVER}
@@ -52,7 +51,7 @@ def test_the_part_opens_again_with_its_plan_and_fetches_nothing_more(served, ope
     assert before == blobs_of(served.bundle, HEAD_BLOCKS, ("x2-pooled",))
     with opened() as model:
         assert model.plan == plan
-        assert model.exits == ("x2-pooled",)
+        assert model.exits.held == ("x2-pooled",)
     assert stored() == before
     with opened(threads=2) as model:  # for which no plan was kept: that of the part stands in
         assert model.plan == plan
@@ -120,12 +119,10 @@ def test_what_needs_blocks_that_are_not_here_is_refused_in_one_line(served, open
     with opened(plan=served.plan("exit")) as model:
         original = Plan(model.bundle.supernet.original)
         for refused in (
-            lambda: model.adapt(IMAGES, LABELS, Budget(latency_ms=100)),
-            lambda: model.calibrate(IMAGES, LABELS),
-            lambda: model.plan_for(IMAGES, LABELS, Requirement(latency_ms=100)),
-            lambda: model.watch(Budget(latency_ms=100)),
-            lambda: model.plan_hybrid(IMAGES, LABELS, 100.0, server=served.tails()),
-            lambda: model.place_exits(),
+            lambda: model.adapt(IMAGES, Goal(latency_ms=100), labels=LABELS),
+            lambda: model.adapt(IMAGES, Goal(latency_ms=100, coverage=0.9), {"abstain"}, LABELS),
+            lambda: model.live.start("latency", goal=Goal(latency_ms=100)),
+            lambda: model.exits.place(),
             lambda: model.use(original),
         ):
             with pytest.raises(UsageError, match=said) as caught:
@@ -141,9 +138,9 @@ def test_exits_before_the_cut_are_fetched_on_demand_and_those_behind_it_are_refu
         assert stored() == blobs_of(served.bundle, HEAD_BLOCKS[:2], ("x1-pooled",))
         with pytest.raises(UsageError, match=r"exit x3-pooled at cut point 3 needs blocks that are not here"):
             model.exits.hold(["x3-pooled"])
-        assert model.exits == ("x1-pooled",)
+        assert model.exits.held == ("x1-pooled",)
     with opened() as model:
-        assert model.exits == ("x1-pooled",)
+        assert model.exits.held == ("x1-pooled",)
         assert model.plan == served.plan(position=2)
 
 

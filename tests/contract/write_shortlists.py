@@ -1,4 +1,4 @@
-"""Writes exits_in_search.json: pools of a search, and which subnets compete with their exits (see README.md)."""
+"""Writes shortlists.json: pools of a search, and the subnets that other plans are made of (see README.md)."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import msgspec
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.policies.chooser import shortlist
 from device_sdk.policies.exits.timed_exits import with_further_exits
-from device_sdk.policies.planning.exits_in_search import competing
 from device_sdk.random_source import SplitMix64
 from device_sdk.search.port import Candidate
-from device_sdk.supernet.cost import Budget, Cost
+from device_sdk.supernet.cost import Cost
 from device_sdk.supernet.paths import sample_uniformly
 from device_sdk.supernet.plan import ExitChoice, Plan
 from device_sdk.supernet.supernet import Supernet
 
 HERE = Path(__file__).parent
-BUDGETS = (Budget(latency_ms=0.5), Budget(latency_ms=1.25), Budget(latency_ms=8.0), Budget(memory_mb=1.0))
+LIMITS_MS = (0.5, 1.25, 8.0, None)
 
 
 def main(target: Path) -> None:
     """All cases to ``target``."""
     supernet = Bundle.open(HERE / "bundle").supernet
     found = {
-        "competing": [case(supernet, SplitMix64(seed), budget) for seed in range(4) for budget in BUDGETS],
+        "shortlist": [case(supernet, SplitMix64(seed), limit_ms) for seed in range(4) for limit_ms in LIMITS_MS],
         "further_exits": further(supernet),
     }
     lines = [f'"{key}": [\n' + ",\n".join(map(json.dumps, cases)) + "\n]" for key, cases in found.items()]
     target.write_text("{\n" + ",\n".join(lines) + "\n}\n")  # one case a line
 
 
-def case(supernet: Supernet, random: SplitMix64, budget: Budget) -> dict[str, Any]:
+def case(supernet: Supernet, random: SplitMix64, limit_ms: float | None) -> dict[str, Any]:
     """A drawn pool, its numbers in 64ths with many equal ones, and the subnets that are looked at, in order."""
     subnets = dict.fromkeys(sample_uniformly(supernet, count=40, random=random))
     pool = []
@@ -46,9 +46,8 @@ def case(supernet: Supernet, random: SplitMix64, budget: Budget) -> dict[str, An
         pool.append(Candidate(Plan(subnet), cost, accuracy, None if number % 3 == 2 else accuracy - 1 / 128))
     return {
         "pool": [[str(one.subnet), one.cost.latency_ms, one.accuracy, one.expected] for one in pool],
-        "latency_ms": budget.latency_ms,
-        "memory_mb": budget.memory_mb,
-        "competing": list(map(str, competing(supernet.original, pool, budget))),
+        "latency_ms": limit_ms,
+        "shortlist": list(map(str, shortlist(supernet.original, pool, limit_ms))),
     }
 
 
@@ -68,4 +67,4 @@ def _exits(plan: Plan) -> Any:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "exits_in_search.json")
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "shortlists.json")
