@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 class Remote:
-    """Connects servers' models. ``before``: called before a connection changes; ``use``: takes a plan, and does not keep the model alive."""
+    """Connects servers' models.
+
+    ``before``: called before a connection changes; ``use``: takes a plan, and does not keep the model alive.
+    """
 
     def __init__(
         self,
