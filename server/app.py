@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from flask import Flask
 
-from server.admission import Admission
-from server.authentication import ask_for_tokens
-from server.memory_budget import MemoryBudget
-from server.replies import answer_errors
+from server.access.admission import Admission
+from server.access.authentication import ask_for_tokens
+from server.http.memory_budget import MemoryBudget
+from server.http.replies import answer_errors
+from server.http.serving import ADMIT_BODY
 from server.routes.bundles import bundle_routes
 from server.routes.health import health_routes
 from server.routes.inference import inference_routes
@@ -18,7 +19,6 @@ from server.routes.placements import placement_routes
 from server.routes.split import split_routes
 from server.routes.tokens import token_routes
 from server.services import Services, make_services
-from server.serving import ADMIT_BODY
 from server.settings import Settings
 
 ROUTES = (

@@ -17,7 +17,7 @@ from device_sdk.machine import usable_cores
 from server.token_commands import token
 
 if TYPE_CHECKING:
-    from server.serving import HttpServer
+    from server.http.serving import HttpServer
     from server.settings import Settings
 
 __all__ = ["serve", "token"]
@@ -119,8 +119,8 @@ def _require_usable(folder: Path, key: Path | None) -> None:
 def _serve(settings: Settings, *, host: str, port: int, allow_anyone: bool, drain_s: float, as_json: bool) -> None:
     """1. listen; 2. refuse a public address without a token; 3. print the URL; 4. serve until a signal."""
     from server.app import create_app
+    from server.http.serving import SPARE_THREADS, HttpServer, listen, only_loopback, url_of
     from server.routes.bundles import summary
-    from server.serving import SPARE_THREADS, HttpServer, listen, only_loopback, url_of
 
     with listen(host, port) as listener:
         app = create_app(settings)

@@ -9,10 +9,10 @@ from itertools import groupby
 import msgspec
 
 from device_sdk.logs.adaptation_log import Adapted, Calibrated, LogLine, Opened, PlanChosen
-from server.catalogue import BrokenBundle, Listing
 from server.jobs.store import Job
 from server.jobs.workplace import ProgressReport
-from server.log_store import StoredLine
+from server.state.catalogue import BrokenBundle, Listing
+from server.state.log_store import StoredLine
 
 LATEST_EVENTS = 50
 DEVICES = 200

@@ -10,18 +10,18 @@ from device_sdk.errors import UsageError
 from device_sdk.files.atomic import storage_errors
 from device_sdk.runtimes import make_runtime
 from device_sdk.runtimes.port import Runtime
-from server.catalogue import Catalogue
-from server.database import Database
-from server.enrolment import AttemptLimit, Enrolments
+from server.access.enrolment import AttemptLimit, Enrolments
+from server.access.tokens import Gate, TokenStore
 from server.inference.models import ModelCache
 from server.inference.queue import BatchQueue
 from server.jobs.job_user import JobUser
 from server.jobs.limits import JobLimits
 from server.jobs.runner import JobRunner
 from server.jobs.store import JobStore
-from server.log_store import LogStore
 from server.settings import Settings
-from server.tokens import Gate, TokenStore, utc_now
+from server.state.catalogue import Catalogue
+from server.state.database import Database, utc_now
+from server.state.log_store import LogStore
 
 
 @dataclass(frozen=True)

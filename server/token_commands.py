@@ -12,11 +12,11 @@ import click
 import msgspec
 
 from device_sdk.commands.command_line import emit, json_option
-from server.scopes import SCOPES, Scope
+from server.access.scopes import SCOPES, Scope
 
 if TYPE_CHECKING:
-    from server.database import Database
-    from server.tokens import TokenStore
+    from server.access.tokens import TokenStore
+    from server.state.database import Database
 
 _MAX_REPLY_BYTES = 64_000
 
@@ -106,7 +106,7 @@ def restrict_token(name: str, scope: str, device: str | None, data: Path, as_jso
 @json_option
 def new_enrolment_code(device: str | None, expires_minutes: float, days: float, data: Path, as_json: bool) -> None:
     """Make a one-time code that a device exchanges for a token bound to it, and print it."""
-    from server.enrolment import Enrolments
+    from server.access.enrolment import Enrolments
 
     code = Enrolments(_database(data)).new_code(device=device, minutes=expires_minutes, days=days)
     told = {"code": code, "device": device, "expires_minutes": expires_minutes, "expires_days": days}
@@ -162,13 +162,13 @@ def decode_enrolled(data: bytes) -> Enrolled:
 
 
 def _store(data: Path) -> TokenStore:
-    from server.tokens import TokenStore
+    from server.access.tokens import TokenStore
 
     return TokenStore(_database(data))
 
 
 def _database(data: Path) -> Database:
-    from server.database import Database
     from server.settings import database_path
+    from server.state.database import Database
 
     return Database(database_path(data))

@@ -16,9 +16,9 @@ from benchmarks.faults.tools.forked import Forked
 from device_sdk.runtimes import make_runtime
 from device_sdk.runtimes.port import Runtime
 from server.app import create_app
-from server.request_reader import Limits
+from server.http.request_reader import Limits
+from server.http.serving import SPARE_THREADS, HttpServer, listen, url_of
 from server.services import Services, make_services
-from server.serving import SPARE_THREADS, HttpServer, listen, url_of
 from server.settings import Settings
 
 PATIENCE_S = 20.0

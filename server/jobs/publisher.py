@@ -7,12 +7,12 @@ from datetime import datetime
 from pathlib import Path
 
 from device_sdk.files.atomic import storage_errors
-from server.catalogue import Catalogue
 from server.errors import ConflictError
 from server.jobs.job_request import check_name
 from server.jobs.publishing import Signer, is_published, next_version, publish, seal
 from server.jobs.store import Job, JobStore, State
 from server.jobs.workplace import Workplace
+from server.state.catalogue import Catalogue
 
 
 class Publisher:

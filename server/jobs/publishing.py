@@ -18,8 +18,8 @@ from device_sdk.signing import signatures
 from device_sdk.signing.key_list import KEYS
 from device_sdk.signing.release import RELEASE
 from device_sdk.signing.trust import TrustedKeys
-from server.catalogue import Catalogue
 from server.errors import PublishError
+from server.state.catalogue import Catalogue
 
 _TRIES = 1000  # maximum number of folder names that are tried
 

@@ -20,7 +20,6 @@ from pathlib import Path
 
 from device_sdk.errors import PathweaveError, StorageError
 from device_sdk.files.atomic import storage_errors, write_atomically
-from server.catalogue import Catalogue
 from server.errors import ConflictError
 from server.jobs.data_sets import data_references, locations
 from server.jobs.job_request import recipe_toml
@@ -32,6 +31,7 @@ from server.jobs.publishing import check_made
 from server.jobs.store import Job, JobStore, State
 from server.jobs.worker import Failure, arguments_of, failure_of, start_worker
 from server.jobs.workplace import ProgressReport, Workplace
+from server.state.catalogue import Catalogue
 
 _log = logging.getLogger(__name__)
 

@@ -12,10 +12,9 @@ from typing import Any
 import msgspec
 
 from device_sdk.files.untrusted_json import decode_json
-from server.database import Database
 from server.errors import NotFoundError, QueueFullError
 from server.jobs.job_request import JobRequest
-from server.tokens import utc_now
+from server.state.database import Database, utc_now
 
 
 class State(StrEnum):

@@ -14,10 +14,10 @@ from werkzeug.formparser import FormDataParser
 
 from device_sdk.files.atomic import storage_errors
 from server.errors import EncodingError, MalformedError, TooLargeError
+from server.http.request_body import read_body
 from server.jobs.job_request import MAX_BYTES, JobRequest, read_request
 from server.jobs.safetensors_header import check_safetensors
 from server.jobs.workplace import Workplace
-from server.request_body import read_body
 
 _FORM = "multipart/form-data"
 _JOB, _WEIGHTS = "job", "weights"

@@ -15,10 +15,10 @@ from werkzeug.wsgi import wrap_file
 from device_sdk.bundles.bundle import BLOBS, MANIFEST, SIGNATURE
 from device_sdk.signing.key_list import KEYS
 from device_sdk.signing.release import RELEASE
-from server.catalogue import Catalogue, ServedBundle
 from server.errors import NotFoundError
-from server.file_section import FileSection
+from server.http.file_section import FileSection
 from server.services import Services
+from server.state.catalogue import Catalogue, ServedBundle
 
 _BYTES = "application/octet-stream"
 _FOR_EVER_S = 365 * 24 * 3600

@@ -20,13 +20,13 @@ from device_sdk.offload.open_inference import (
     decode_request,
     encode_response,
 )
-from server.authentication import client_name
-from server.compression import ENCODINGS, compress
-from server.connections import CLIENT_GONE, RECEIVED_S
+from server.access.authentication import client_name
 from server.errors import NotFoundError, OverloadedError, TooLargeError
+from server.http.compression import ENCODINGS, compress
+from server.http.connections import CLIENT_GONE, RECEIVED_S
+from server.http.request_body import read_body, reserve
 from server.inference.offers import OfferedModel, Work, offered
 from server.inference.queue import ASK_AFTER_S
-from server.request_body import read_body, reserve
 from server.services import Services
 
 # JSON numbers take many times their size as Python objects, so large JSON is decoded one at a time. The interpreter

@@ -9,13 +9,13 @@ import msgspec
 from flask import Blueprint, Response, jsonify, request
 
 from device_sdk.files.untrusted_json import decode_json
-from server.authentication import client, client_name
+from server.access.authentication import client, client_name
+from server.access.scopes import Scope
 from server.errors import MalformedError, NotFoundError
+from server.http.request_body import read_body
 from server.jobs.intake import take_job
 from server.jobs.store import NO_JOB, NO_JOB_HINT, Job, State
 from server.jobs.worker import without_paths
-from server.request_body import read_body
-from server.scopes import Scope
 from server.services import Services
 
 _LOG_BYTES = 65_536

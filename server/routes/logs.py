@@ -7,10 +7,10 @@ from functools import partial
 
 from flask import Blueprint, Response, jsonify, request
 
-from server.authentication import client
-from server.log_lines import check_device, check_lines
-from server.request_body import read_body
+from server.access.authentication import client
+from server.http.request_body import read_body
 from server.services import Services
+from server.state.log_lines import check_device, check_lines
 
 
 def log_routes(services: Services) -> Blueprint:

@@ -8,8 +8,8 @@ from flask import Blueprint, Response, jsonify, request
 
 from device_sdk.files.untrusted_json import decode_json
 from server.errors import MalformedError
+from server.http.request_body import read_body
 from server.placements import PlacementRequest, decide
-from server.request_body import read_body
 from server.services import Services
 
 _MAX_BYTES = 250_000

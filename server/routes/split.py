@@ -7,8 +7,8 @@ from functools import partial
 import msgspec
 from flask import Blueprint, Response, jsonify, request
 
+from server.http.request_body import read_body
 from server.inference.profiles import ServerProfiles
-from server.request_body import read_body
 from server.services import Services
 
 MAX_PROBE_BYTES = 1_000_000

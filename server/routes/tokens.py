@@ -12,7 +12,7 @@ from flask import Blueprint, Response, jsonify, request
 from device_sdk.errors import UsageError
 from device_sdk.files.untrusted_json import decode_json
 from server.errors import MalformedError, NotFoundError
-from server.request_body import read_body
+from server.http.request_body import read_body
 from server.services import Services
 
 _MAX_BYTES = 4096

@@ -27,9 +27,9 @@ from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
 from device_sdk.signing import signatures
 from server.app import create_app
-from server.request_reader import Limits
+from server.http.request_reader import Limits
+from server.http.serving import SPARE_THREADS, HttpServer, listen, url_of
 from server.services import Services, make_services
-from server.serving import SPARE_THREADS, HttpServer, listen, url_of
 from server.settings import Settings
 from tests.device_sdk.tiny_bundle import draw_images, write_tiny_bundle
 

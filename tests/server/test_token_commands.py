@@ -6,11 +6,11 @@ import pytest
 
 from device_sdk.errors import ProtocolError
 from pathweave.cli import main
-from server.database import Database
-from server.scopes import Client, Scope
+from server.access.scopes import Client, Scope
+from server.access.tokens import TokenStore
 from server.settings import database_path
+from server.state.database import Database
 from server.token_commands import decode_enrolled, token
-from server.tokens import TokenStore
 
 
 @pytest.fixture

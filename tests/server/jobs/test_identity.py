@@ -7,11 +7,11 @@ import json
 import pytest
 
 from pathweave.cli import main
-from server.database import Database
+from server.access.scopes import Scope
+from server.access.tokens import TokenStore
 from server.job_commands import jobs
-from server.scopes import Scope
 from server.settings import database_path
-from server.tokens import TokenStore
+from server.state.database import Database
 
 OPERATOR = {"Authorization": "Bearer secret"}
 JSON_TYPE = {"Content-Type": "application/json"}

@@ -13,13 +13,13 @@ import msgspec
 import pytest
 
 from device_sdk.errors import UsageError
-from server.catalogue import Catalogue
-from server.database import Database
 from server.errors import PublishError
 from server.jobs.job_request import JobRequest
 from server.jobs.job_user import JobUser
 from server.jobs.runner import JobRunner
 from server.jobs.store import JobStore, State
+from server.state.catalogue import Catalogue
+from server.state.database import Database
 from tests.server.jobs.conftest import FAKE, eventually
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")

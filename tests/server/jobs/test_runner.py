@@ -10,8 +10,6 @@ import msgspec
 import pytest
 
 from device_sdk.bundles.bundle import Bundle
-from server.catalogue import Catalogue
-from server.database import Database
 from server.errors import ConflictError, UnprocessableError
 from server.jobs.job_request import JobRequest
 from server.jobs.limits import JobLimits
@@ -19,6 +17,8 @@ from server.jobs.processes import mark_of
 from server.jobs.publishing import seal
 from server.jobs.runner import JobRunner
 from server.jobs.store import JobStore, State
+from server.state.catalogue import Catalogue
+from server.state.database import Database
 
 
 @pytest.fixture
