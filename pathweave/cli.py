@@ -35,8 +35,7 @@ COMMANDS = {
     "key": "packager.commands:key",
     "release": "packager.releasing.commands:release",
     "serve": "server.commands:serve",
-    "token": "server.commands:token",
-    "jobs": "server.job_commands:jobs",
+    "admin": "server.admin:admin",
     "fetch": "device_sdk.commands.fetch_command:fetch",
     "profile": "device_sdk.commands.plan_commands:profile",
     "adapt": "device_sdk.commands.plan_commands:adapt",
@@ -50,6 +49,9 @@ COMMANDS = {
     "bench": "pathweave.commands:bench",
     "demo": "pathweave.commands:demo",
 }
+
+# Earlier names of commands, and what to write now.
+MOVED = {"token": "admin token", "jobs": "admin jobs"}
 
 # The extra that installs a module. An import error of a module that is not listed is a bug.
 EXTRA_OF_MODULE = {
@@ -145,7 +147,7 @@ def _silence_stdout() -> None:
 @cache
 def command_table() -> dict[str, str]:
     """``{name: "module:attribute"}`` of all commands, including those of other distributions."""
-    registered = {entry.name: entry.value for entry in entry_points(group=COMMAND_GROUP)}
+    registered = {entry.name: entry.value for entry in entry_points(group=COMMAND_GROUP) if entry.name not in MOVED}
     return {**registered, **COMMANDS}
 
 
@@ -164,6 +166,8 @@ class LazyCommands(click.Group):
         return sorted(command_table())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in MOVED:
+            raise UsageError(f"`pathweave {cmd_name}` is now `pathweave {MOVED[cmd_name]}`")
         return load_command(cmd_name) if cmd_name in command_table() else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

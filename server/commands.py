@@ -1,4 +1,4 @@
-"""``pathweave serve``. ``pathweave token`` and ``pathweave jobs`` are in modules of their own."""
+"""``pathweave serve``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,10 @@ from device_sdk.commands.command_line import emit, json_option
 from device_sdk.errors import UsageError
 from device_sdk.extras import require
 from device_sdk.machine import usable_cores
-from server.token_commands import token
 
 if TYPE_CHECKING:
     from server.http.serving import HttpServer
     from server.settings import Settings
-
-__all__ = ["serve", "token"]
 
 _folder = click.Path(file_okay=False, path_type=Path)
 _file = click.Path(dir_okay=False, path_type=Path)
@@ -128,7 +125,7 @@ def _serve(settings: Settings, *, host: str, port: int, allow_anyone: bool, drai
         if not (allow_anyone or services.gate.closed or only_loopback(listener)):
             raise UsageError(
                 f"{host} is reachable from other machines, and no token is required",
-                hint=f"pathweave token new NAME --data {settings.data_folder}, or --allow-anyone",
+                hint=f"pathweave admin token new NAME --data {settings.data_folder}, or --allow-anyone",
             )
         server = HttpServer(
             app,

@@ -33,7 +33,7 @@ def ask_for_tokens(app: Flask, gate: Gate, *, allowed_hosts: Collection[str] = (
         if not g.client.may(scope):
             raise ForbiddenError(
                 f"this requires the scope {scope.label}; {g.client.name} has the scope {g.client.scope.label}",
-                hint=f"use a token made with pathweave token new NAME --scope {scope.label}",
+                hint=f"use a token made with pathweave admin token new NAME --scope {scope.label}",
             )
 
     app.before_request(check)

@@ -94,7 +94,8 @@ class Enrolments:
                 found = (digest, device, days)
         if found is None:
             raise UnauthorizedError(
-                "the code is wrong, was used already, or has expired", hint="make another: pathweave token enrol-code"
+                "the code is wrong, was used already, or has expired",
+                hint="make another: pathweave admin token enrol-code",
             )
         return found
 

@@ -19,7 +19,7 @@ from server.state.database import Database, utc_now
 
 _PREFIX = "pw_"  # lets secret scanners recognise leaked tokens
 _HOW = "send the header Authorization: Bearer TOKEN"
-_NEW = "make another with pathweave token new, or pathweave token rotate"
+_NEW = "make another with pathweave admin token new, or pathweave admin token rotate"
 FIXED = "environment"  # the name of the token in PATHWEAVE_TOKEN
 
 
@@ -198,7 +198,7 @@ class Gate:
         if not self._tokens.claim(client.name, device):
             raise ForbiddenError(
                 f"the device {device} belongs to another client",
-                hint=f"pathweave token restrict {client.name} --device {device} binds this token to it",
+                hint=f"pathweave admin token restrict {client.name} --device {device} binds this token to it",
             )
 
 
@@ -225,7 +225,7 @@ def _row_of(connection: sqlite3.Connection, name: str) -> tuple[str, str, str | 
 def _existing(connection: sqlite3.Connection, name: str) -> tuple[str, str, str | None]:
     row = _row_of(connection, name)
     if row is None:
-        raise UsageError(f"there is no token {name}", hint="pathweave token list shows them")
+        raise UsageError(f"there is no token {name}", hint="pathweave admin token list shows them")
     return row
 
 

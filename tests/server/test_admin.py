@@ -1,3 +1,5 @@
+"""Publishing with the command: tests/server/jobs/test_identity.py."""
+
 from __future__ import annotations
 
 import json
@@ -8,9 +10,9 @@ from device_sdk.errors import ProtocolError
 from pathweave.cli import main
 from server.access.scopes import Client, Scope
 from server.access.tokens import TokenStore
+from server.admin import Enrolled, decode_reply
 from server.settings import database_path
 from server.state.database import Database
-from server.token_commands import decode_enrolled, token
 
 
 @pytest.fixture
@@ -20,10 +22,10 @@ def data(tmp_path):
 
 @pytest.fixture
 def run(capsys):
-    """Runs ``pathweave token …``; returns what it printed."""
+    """Runs ``pathweave admin token …``; returns what it printed."""
 
     def run(*arguments, status=0):
-        assert main([*map(str, arguments)], group=token) == status
+        assert main(["admin", "token", *map(str, arguments)]) == status
         return capsys.readouterr().out.strip()
 
     return run
@@ -67,4 +69,14 @@ def test_without_a_name_it_enrols_as_the_device_of_its_logs(run, data, serve, ti
 
 def test_a_reply_that_breaks_the_protocol():
     with pytest.raises(ProtocolError):
-        decode_enrolled(b"{}")
+        decode_reply(b"{}", Enrolled, what="enrolment")
+
+
+def test_an_empty_list_of_jobs_and_refusals(serve, tiny, capsys):
+    server = serve(tiny.folder, token="secret")
+    jobs = ("admin", "jobs")
+    assert main([*jobs, "list", server.url, "--token", "secret"]) == 0
+    assert capsys.readouterr().out.strip() == "no job"
+    assert main([*jobs, "publish", server.url, "unknown", "--token", "secret"]) == 1
+    assert "there is no such job" in capsys.readouterr().err
+    assert main([*jobs, "list", server.url, "--token", "wrong"]) == 1
