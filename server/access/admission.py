@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from werkzeug.datastructures import Authorization
 
+from server.access.route import FORM, FindRoute
 from server.access.tokens import Gate
 from server.errors import TooLargeError
 from server.http.memory_budget import MemoryBudget, Reservation
@@ -15,23 +16,27 @@ from server.http.memory_budget import MemoryBudget, Reservation
 _COPIES = 3
 _KNOWN_S = 1.0  # a token that was valid is not looked up again for so long; the routes check every request themselves
 _MAX_KNOWN = 1024
-_UPLOADS = "/v1/jobs"  # received into files
-_PUBLIC = "/v1/enrolments"  # a one-time code in the body stands in for a token
 
 
 class Admission:
     """Admits the bodies of requests. Called by the thread that serves all sockets."""
 
     def __init__(
-        self, gate: Gate, *, memory: MemoryBudget, uploads: MemoryBudget, clock: Callable[[], float] = time.monotonic
+        self,
+        gate: Gate,
+        find_route: FindRoute,
+        *,
+        memory: MemoryBudget,
+        uploads: MemoryBudget,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._gate = gate
-        self._memory = memory
-        self._uploads = uploads
-        self._clock = clock
+        self._gate, self._find_route, self._clock = gate, find_route, clock
+        self._memory, self._uploads = memory, uploads
         self._known: dict[str, tuple[str, float]] = {}  # header Authorization -> client, until when
 
-    def __call__(self, path: str, headers: Mapping[str, str], *, address: str, body_bytes: int) -> Reservation:
+    def __call__(
+        self, method: str, path: str, headers: Mapping[str, str], *, address: str, body_bytes: int
+    ) -> Reservation:
         """Reserve memory for a body. ``headers``: names as in WSGI; ``body_bytes``: 0 if it comes in chunks.
 
         Raises:
@@ -39,8 +44,10 @@ class Admission:
             StorageError: the tokens cannot be read.
         """
         authorization = headers.get("AUTHORIZATION", "")
-        client = address if path == _PUBLIC else self._client(authorization, address)
-        if path.rstrip("/") == _UPLOADS:
+        route = self._find_route(method, path)
+        public = route is not None and route.scope is None
+        client = address if public else self._client(authorization, address)
+        if route is not None and FORM in route.body_types:
             return self._uploads.reserve(client, body_bytes)
         compressed = headers.get("CONTENT_ENCODING", "identity").strip().lower() not in ("", "identity")
         try:

@@ -7,29 +7,29 @@ from collections.abc import Collection
 from flask import Flask, g, request
 
 from server.access.cross_site import check_content_type, check_host, check_origin
-from server.access.scopes import Client, required_scope
+from server.access.route import Route, declared
+from server.access.scopes import Client, Scope
 from server.access.tokens import Gate
 from server.errors import ForbiddenError
 
-_FOR_PEOPLE = frozenset({"page.page", "page.jobs"})
-_JSON, _FORM = "application/json", "multipart/form-data"
-# Checked without tokens only. A page of another site can send a form, but not without the header Origin.
-_BODY_TYPES = {"jobs.add": (_JSON, _FORM), "jobs.publish": (_JSON,)}
-
 
 def ask_for_tokens(app: Flask, gate: Gate, *, allowed_hosts: Collection[str] = ()) -> None:
-    """Refuse requests without the scope of their route. Sets ``client()``.
+    """Refuse requests without the scope of their route, at unknown addresses without a token. Sets ``client()``.
 
     Without tokens, refuse requests that web pages of other sites sent. ``allowed_hosts``: names of this server then.
     """
 
     def check() -> None:
-        scope = required_scope(request.endpoint)
+        route = declared(app, request.endpoint)
+        if route is not None:
+            scope = route.scope
+        else:
+            scope = Scope.DEVICE if request.endpoint is None else Scope.ADMIN
         if scope is None:
             return
         if not gate.closed:
-            _check_page(allowed_hosts)
-        g.client = gate.admit(_token(), request.remote_addr or "unknown")
+            _check_page(allowed_hosts, () if route is None else route.body_types)
+        g.client = gate.admit(_token(route), request.remote_addr or "unknown")
         if not g.client.may(scope):
             raise ForbiddenError(
                 f"this requires the scope {scope.label}; {g.client.name} has the scope {g.client.scope.label}",
@@ -50,21 +50,18 @@ def client_name() -> str:
     return client().name
 
 
-def _check_page(allowed_hosts: Collection[str]) -> None:
+def _check_page(allowed_hosts: Collection[str], body_types: Collection[str]) -> None:
     headers = request.headers
     check_host(headers.get("Host"), allowed_hosts)
     check_origin(request.method, headers.get("Host"), headers.get("Origin"), headers.get("Sec-Fetch-Site"))
-    accepted = _BODY_TYPES.get(request.endpoint or "")
-    if accepted is not None:
-        check_content_type(request.mimetype, accepted)
+    if body_types:
+        check_content_type(request.mimetype, body_types)
 
 
-def _token() -> str | None:
+def _token(route: Route | None) -> str | None:
     sent = request.authorization
     if sent is None:
         return None
     if sent.type == "bearer":
         return sent.token
-    # Basic authentication, for browsers: the password is the token. Only for the page, since browsers also attach it to
-    # cross-site requests, which must not change anything.
-    return sent.password if sent.type == "basic" and request.endpoint in _FOR_PEOPLE else None
+    return sent.password if sent.type == "basic" and route is not None and route.for_people else None

@@ -4,36 +4,29 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from waitress.task import ThreadedTaskDispatcher
 
 
 class Lane(enum.Enum):
-    """The kinds of requests."""
+    """The kinds of requests. A route declares its own; requests that were refused at the head are quick."""
 
-    QUICK = enum.auto()  # health, and refusals that were decided at the head: no work, no lock, no disk
+    QUICK = enum.auto()  # no work, no lock, no disk
     INFERENCE = enum.auto()
     DELIVERY = enum.auto()  # bundles and blobs
     OTHER = enum.auto()  # jobs, logs, profiles, the page
 
 
-def lane_of(path: str, *, refused: bool) -> Lane:
-    """The lane of a request, by its path."""
-    if refused or path == "/health" or path.startswith("/v2/health/"):
-        return Lane.QUICK
-    if path.startswith("/v2/models/") and path.endswith("/infer"):
-        return Lane.INFERENCE
-    if path.startswith("/v1/bundles") and not path.endswith("/profile"):
-        return Lane.DELIVERY
-    return Lane.OTHER
-
-
 class LaneDispatcher:
-    """A dispatcher for waitress with a pool of threads per lane; ``threads``: the size of each."""
+    """A dispatcher for waitress with a pool of threads per lane.
 
-    def __init__(self, threads: Mapping[Lane, int]) -> None:
+    ``threads``: the size of each; ``lane_of``: of a request, by method and path.
+    """
+
+    def __init__(self, threads: Mapping[Lane, int], lane_of: Callable[[str, str], Lane]) -> None:
+        self._lane_of = lane_of
         self._pools = {lane: ThreadedTaskDispatcher() for lane in Lane}
         for lane, pool in self._pools.items():
             # Silences a warning for every request that finds all threads busy; queues are bounded by the connections.
@@ -44,7 +37,8 @@ class LaneDispatcher:
     def add_task(self, connection: Any) -> None:
         """Queue the first request of ``connection``."""
         request = connection.requests[0]
-        self._pools[lane_of(request.path, refused=request.error is not None)].add_task(connection)
+        lane = Lane.QUICK if request.error is not None else self._lane_of(request.command, request.path)
+        self._pools[lane].add_task(connection)
 
     def shutdown(self, *, timeout: float) -> None:
         """End all threads; wait for those that work for ``timeout`` seconds in all."""

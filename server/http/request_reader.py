@@ -31,7 +31,9 @@ class Limits:
 class AdmitBody(Protocol):
     """Decides at a request's head if its body is received."""
 
-    def __call__(self, path: str, headers: Mapping[str, str], *, address: str, body_bytes: int) -> Reservation:
+    def __call__(
+        self, method: str, path: str, headers: Mapping[str, str], *, address: str, body_bytes: int
+    ) -> Reservation:
         """The memory for the body, which is released once the request is answered.
 
         Raises:
@@ -90,8 +92,9 @@ class RequestReader(HTTPRequestParser):
         if self._admit is None or self.content_length >= self.adj.max_request_body_size:
             return  # waitress refuses the latter
         try:
+            size_bytes = 0 if self.chunked else self.content_length
             self.reservation = self._admit(
-                self.path, self.headers, address=self._address, body_bytes=0 if self.chunked else self.content_length
+                self.command, self.path, self.headers, address=self._address, body_bytes=size_bytes
             )
         except PathweaveError as error:
             self.error = error

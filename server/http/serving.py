@@ -27,7 +27,8 @@ from server.http.request_reader import AdmitBody, Limits
 
 _log = logging.getLogger(__name__)
 
-ADMIT_BODY = "pathweave.admit_body"  # key in the extensions of the application
+ADMIT_BODY = "pathweave.admit_body"  # keys in the extensions of the application: an AdmitBody
+LANE_OF = "pathweave.lane_of"  # and a function: the lane of a method and a path
 SPARE_THREADS = 8  # besides those for inference: for bundles, jobs, logs, the page
 _QUICK_THREADS = 2
 _REFUSING_THREADS = 2  # tell further infer requests that inference is full
@@ -135,7 +136,8 @@ class HttpServer:
                 Lane.INFERENCE: max(1, threads - SPARE_THREADS) + _REFUSING_THREADS,
                 Lane.DELIVERY: SPARE_THREADS // 2,
                 Lane.OTHER: SPARE_THREADS // 2,
-            }
+            },
+            app.extensions.get(LANE_OF, lambda method, path: Lane.OTHER),
         )
         adjustments = Adjustments(
             sockets=[listener],

@@ -15,8 +15,11 @@ from werkzeug.wsgi import wrap_file
 from device_sdk.bundles.bundle import BLOBS, MANIFEST, SIGNATURE
 from device_sdk.signing.key_list import KEYS
 from device_sdk.signing.release import RELEASE
+from server.access.route import Route
+from server.access.scopes import Scope
 from server.errors import NotFoundError
 from server.http.file_section import FileSection
+from server.http.lanes import Lane
 from server.services import Services
 from server.state.catalogue import Catalogue, ServedBundle
 
@@ -25,17 +28,18 @@ _FOR_EVER_S = 365 * 24 * 3600
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}")
 
 
-def bundle_routes(services: Services) -> Blueprint:
+def routes(services: Services) -> Blueprint:
     """The routes of bundles."""
-    routes, catalogue = Blueprint("bundles", __name__, url_prefix="/v1/bundles"), services.catalogue
-    routes.add_url_rule("", "list", partial(_list, catalogue))
-    routes.add_url_rule("/<name>", "describe", partial(_describe, catalogue))
-    routes.add_url_rule(f"/<name>/{MANIFEST}", "manifest", partial(_manifest, catalogue))
-    routes.add_url_rule(f"/<name>/{SIGNATURE}", "signature", partial(_signature, catalogue))
-    routes.add_url_rule(f"/<name>/{RELEASE}", "release", partial(_release, catalogue))
-    routes.add_url_rule(f"/<name>/{KEYS}/<number>.json", "key_list", partial(_key_list, catalogue))
-    routes.add_url_rule(f"/<name>/{BLOBS}/<blob>", "blob", partial(_blob, catalogue))
-    return routes
+    blueprint, catalogue = Blueprint("bundles", __name__, url_prefix="/v1/bundles"), services.catalogue
+    route = partial(Route, scope=Scope.DEVICE, lane=Lane.DELIVERY)
+    blueprint.add_url_rule("", "list", route(_list, catalogue))
+    blueprint.add_url_rule("/<name>", "describe", route(_describe, catalogue))
+    blueprint.add_url_rule(f"/<name>/{MANIFEST}", "manifest", route(_manifest, catalogue))
+    blueprint.add_url_rule(f"/<name>/{SIGNATURE}", "signature", route(_signature, catalogue))
+    blueprint.add_url_rule(f"/<name>/{RELEASE}", "release", route(_release, catalogue))
+    blueprint.add_url_rule(f"/<name>/{KEYS}/<number>.json", "key_list", route(_key_list, catalogue))
+    blueprint.add_url_rule(f"/<name>/{BLOBS}/<blob>", "blob", route(_blob, catalogue))
+    return blueprint
 
 
 def summary(served: ServedBundle) -> dict[str, Any]:

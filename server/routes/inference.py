@@ -21,9 +21,12 @@ from device_sdk.offload.open_inference import (
     encode_response,
 )
 from server.access.authentication import client_name
+from server.access.route import Route
+from server.access.scopes import Scope
 from server.errors import NotFoundError, OverloadedError, TooLargeError
 from server.http.compression import ENCODINGS, compress
 from server.http.connections import CLIENT_GONE, RECEIVED_S
+from server.http.lanes import Lane
 from server.http.request_body import read_body, reserve
 from server.inference.offers import OfferedModel, Work, offered
 from server.inference.queue import ASK_AFTER_S
@@ -35,18 +38,20 @@ _decoding = threading.Lock()
 _LARGE_JSON_BYTES = 256 * 1024
 
 
-def inference_routes(services: Services) -> Blueprint:
+def routes(services: Services) -> Blueprint:
     """The routes of the protocol."""
-    routes = Blueprint("inference", __name__, url_prefix="/v2")
-    routes.add_url_rule("", "server", _server)
-    routes.add_url_rule("/health/live", "live", _live)
-    routes.add_url_rule("/health/ready", "ready", partial(_ready, services))
+    blueprint = Blueprint("inference", __name__, url_prefix="/v2")
+    route, public = partial(Route, scope=Scope.DEVICE), partial(Route, scope=None, lane=Lane.QUICK)
+    infer = route(_infer, services, lane=Lane.INFERENCE, methods=("POST",))
+    blueprint.add_url_rule("", "server", route(_server))
+    blueprint.add_url_rule("/health/live", "live", public(_live))
+    blueprint.add_url_rule("/health/ready", "ready", public(_ready, services))
     for prefix in ("/models/<model>", "/models/<model>/versions/<version>"):
         which = "version" if "version" in prefix else "model"
-        routes.add_url_rule(prefix, which, partial(_metadata, services))
-        routes.add_url_rule(f"{prefix}/ready", f"{which}_ready", partial(_model_ready, services))
-        routes.add_url_rule(f"{prefix}/infer", f"{which}_infer", partial(_infer, services), methods=["POST"])
-    return routes
+        blueprint.add_url_rule(prefix, which, route(_metadata, services))
+        blueprint.add_url_rule(f"{prefix}/ready", f"{which}_ready", route(_model_ready, services))
+        blueprint.add_url_rule(f"{prefix}/infer", f"{which}_infer", infer)
+    return blueprint
 
 
 def _server() -> Response:

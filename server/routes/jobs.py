@@ -10,6 +10,7 @@ from flask import Blueprint, Response, jsonify, request
 
 from device_sdk.files.untrusted_json import decode_json
 from server.access.authentication import client, client_name
+from server.access.route import FORM, JSON, Route
 from server.access.scopes import Scope
 from server.errors import MalformedError, NotFoundError
 from server.http.request_body import read_body
@@ -28,16 +29,18 @@ class _Publication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str | None = None
 
 
-def job_routes(services: Services) -> Blueprint:
+def routes(services: Services) -> Blueprint:
     """The routes of jobs."""
-    routes = Blueprint("jobs", __name__, url_prefix="/v1/jobs")
-    routes.add_url_rule("", "list", partial(_list, services))
-    routes.add_url_rule("", "add", partial(_add, services), methods=["POST"])
-    routes.add_url_rule("/<job_id>", "describe", partial(_describe, services))
-    routes.add_url_rule("/<job_id>", "cancel", partial(_cancel, services), methods=["DELETE"])
-    routes.add_url_rule("/<job_id>/log", "log", partial(_log, services))
-    routes.add_url_rule("/<job_id>/publish", "publish", partial(_publish, services), methods=["POST"])
-    return routes
+    blueprint = Blueprint("jobs", __name__, url_prefix="/v1/jobs")
+    route = partial(Route, scope=Scope.PACKAGE)
+    publish = Route(_publish, services, scope=Scope.OPERATOR, methods=("POST",), body_types=(JSON,))
+    blueprint.add_url_rule("", "list", route(_list, services))
+    blueprint.add_url_rule("", "add", route(_add, services, methods=("POST",), body_types=(JSON, FORM)))
+    blueprint.add_url_rule("/<job_id>", "describe", route(_describe, services))
+    blueprint.add_url_rule("/<job_id>", "cancel", route(_cancel, services, methods=("DELETE",)))
+    blueprint.add_url_rule("/<job_id>/log", "log", route(_log, services))
+    blueprint.add_url_rule("/<job_id>/publish", "publish", publish)
+    return blueprint
 
 
 def _list(services: Services) -> Response:

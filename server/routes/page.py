@@ -11,6 +11,8 @@ from typing import Any
 from flask import Blueprint, Response, render_template
 
 from device_sdk import __version__
+from server.access.route import Route
+from server.access.scopes import Scope
 from server.overview import DEVICES, JOBS, LATEST_EVENTS, JobRow, job_rows, overview
 from server.services import Services
 
@@ -33,13 +35,14 @@ _POLICY = "; ".join(
 )
 
 
-def page_routes(services: Services) -> Blueprint:
+def routes(services: Services) -> Blueprint:
     """The routes of the page."""
-    routes = Blueprint("page", __name__, template_folder="templates")
-    routes.add_url_rule("/", "page", partial(_page, services))
-    routes.add_url_rule("/page/jobs", "jobs", partial(_jobs, services))
-    routes.add_url_rule("/page/script.js", "script", _script)
-    return routes
+    blueprint = Blueprint("page", __name__, template_folder="templates")
+    route = partial(Route, scope=Scope.OPERATOR, for_people=True)
+    blueprint.add_url_rule("/", "page", route(_page, services))
+    blueprint.add_url_rule("/page/jobs", "jobs", route(_jobs, services))
+    blueprint.add_url_rule("/page/script.js", "script", Route(_script, scope=None))
+    return blueprint
 
 
 def _page(services: Services) -> Response:

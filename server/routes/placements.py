@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from flask import Blueprint, Response, jsonify, request
 
 from device_sdk.files.untrusted_json import decode_json
+from server.access.route import Route
+from server.access.scopes import Scope
 from server.errors import MalformedError
 from server.http.request_body import read_body
 from server.placements import PlacementRequest, decide
@@ -15,11 +15,11 @@ from server.services import Services
 _MAX_BYTES = 250_000
 
 
-def placement_routes(services: Services) -> Blueprint:
+def routes(services: Services) -> Blueprint:
     """The route of placements."""
-    routes = Blueprint("placements", __name__, url_prefix="/v1/placements")
-    routes.add_url_rule("", "decide", partial(_decide, services), methods=["POST"])
-    return routes
+    blueprint = Blueprint("placements", __name__, url_prefix="/v1/placements")
+    blueprint.add_url_rule("", "decide", Route(_decide, services, scope=Scope.DEVICE, methods=("POST",)))
+    return blueprint
 
 
 def _decide(services: Services) -> Response:

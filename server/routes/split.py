@@ -7,6 +7,8 @@ from functools import partial
 import msgspec
 from flask import Blueprint, Response, jsonify, request
 
+from server.access.route import Route
+from server.access.scopes import Scope
 from server.http.request_body import read_body
 from server.inference.profiles import ServerProfiles
 from server.services import Services
@@ -14,13 +16,14 @@ from server.services import Services
 MAX_PROBE_BYTES = 1_000_000
 
 
-def split_routes(services: Services) -> Blueprint:
+def routes(services: Services) -> Blueprint:
     """The routes of profiles and probes."""
     profiles = ServerProfiles(services.models.runtime, services.settings.data_folder / "profiles")
-    routes = Blueprint("split", __name__, url_prefix="/v1")
-    routes.add_url_rule("/bundles/<name>/profile", "profile", partial(_profile, services, profiles))
-    routes.add_url_rule("/probe", "probe", _probe, methods=["POST"])
-    return routes
+    blueprint = Blueprint("split", __name__, url_prefix="/v1")
+    route = partial(Route, scope=Scope.DEVICE)
+    blueprint.add_url_rule("/bundles/<name>/profile", "profile", route(_profile, services, profiles))
+    blueprint.add_url_rule("/probe", "probe", route(_probe, methods=("POST",)))
+    return blueprint
 
 
 def _profile(services: Services, profiles: ServerProfiles, name: str) -> Response:

@@ -11,6 +11,8 @@ from flask import Blueprint, Response, jsonify, request
 
 from device_sdk.errors import UsageError
 from device_sdk.files.untrusted_json import decode_json
+from server.access.route import Route
+from server.access.scopes import Scope
 from server.errors import MalformedError, NotFoundError
 from server.http.request_body import read_body
 from server.services import Services
@@ -37,14 +39,16 @@ class _NewCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _Body = TypeVar("_Body", _Enrolment, _NewCode)
 
 
-def token_routes(services: Services) -> Blueprint:
+def routes(services: Services) -> Blueprint:
     """The routes of tokens and enrolment."""
-    routes = Blueprint("tokens", __name__, url_prefix="/v1")
-    routes.add_url_rule("/enrolments", "enrol", partial(_enrol, services), methods=["POST"])
-    routes.add_url_rule("/enrolment-codes", "new_code", partial(_new_code, services), methods=["POST"])
-    routes.add_url_rule("/tokens", "list", partial(_list, services))
-    routes.add_url_rule("/tokens/<name>", "revoke", partial(_revoke, services), methods=["DELETE"])
-    return routes
+    blueprint = Blueprint("tokens", __name__, url_prefix="/v1")
+    route = partial(Route, scope=Scope.ADMIN)
+    enrol = Route(_enrol, services, scope=None, methods=("POST",))  # the code in the body stands in for a token
+    blueprint.add_url_rule("/enrolments", "enrol", enrol)
+    blueprint.add_url_rule("/enrolment-codes", "new_code", route(_new_code, services, methods=("POST",)))
+    blueprint.add_url_rule("/tokens", "list", route(_list, services))
+    blueprint.add_url_rule("/tokens/<name>", "revoke", route(_revoke, services, methods=("DELETE",)))
+    return blueprint
 
 
 def _enrol(services: Services) -> Response:

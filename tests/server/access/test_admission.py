@@ -5,7 +5,9 @@ import base64
 import pytest
 
 from server.access.admission import Admission
+from server.access.route import find_routes
 from server.access.tokens import Gate, TokenStore
+from server.app import create_app
 from server.errors import TooLargeError, UnauthorizedError
 from server.http.memory_budget import MemoryBudget
 from server.state.database import Database
@@ -27,14 +29,20 @@ def tokens(tmp_path):
 
 
 @pytest.fixture
-def parts(tokens):
+def parts(tokens, server):
     """The admission, its budgets and its clock."""
     memory, uploads, clock = MemoryBudget(8 * MIB), MemoryBudget(80 * MIB), Clock()
-    return Admission(Gate(tokens, None), memory=memory, uploads=uploads, clock=clock), memory, uploads, clock
+    find_route = find_routes(create_app(server.services.settings, services=server.services))
+    return (
+        Admission(Gate(tokens, None), find_route, memory=memory, uploads=uploads, clock=clock),
+        memory,
+        uploads,
+        clock,
+    )
 
 
 def ask(admission, path="/v2/models/a/infer", body_bytes=1000, **headers):
-    return admission(path, headers, address="10.0.0.1", body_bytes=body_bytes)
+    return admission("POST", path, headers, address="10.0.0.1", body_bytes=body_bytes)
 
 
 def bearer(token):

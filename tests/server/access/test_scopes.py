@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from server.access.scopes import SCOPE_OF, Scope, required_scope
+from server.access.route import Route
+from server.access.scopes import Scope
 from server.access.tokens import TokenStore
 from server.app import create_app
 from server.settings import database_path
@@ -11,27 +12,25 @@ from server.state.database import Database
 VALUES = {"name": "x", "job_id": "x", "model": "x", "version": "1", "blob": "x", "number": "1"}
 
 
+PUBLIC = {"health.health", "inference.live", "inference.ready", "page.script", "tokens.enrol"}
+
+
 @pytest.fixture
-def rules(server):
-    """The rules of all routes."""
-    return list(create_app(server.services.settings, services=server.services).url_map.iter_rules())
+def app(server):
+    return create_app(server.services.settings, services=server.services)
 
 
-def test_every_route_has_a_scope_or_is_public_on_purpose(rules):
-    assert {rule.endpoint for rule in rules} == set(SCOPE_OF)
+def test_every_address_declares_its_scope_and_the_public_ones_are_these(app):
+    assert all(isinstance(view, Route) for view in app.view_functions.values())
+    assert {endpoint for endpoint, view in app.view_functions.items() if view.scope is None} == PUBLIC
 
 
-def test_what_is_not_in_the_table_requires_the_highest_scope():
-    assert required_scope("new.route") is Scope.ADMIN
-    assert required_scope(None) is Scope.DEVICE
-
-
-def test_each_route_refuses_every_lower_scope_and_admits_its_own(serve, tiny, tmp_path, rules):
+def test_each_route_refuses_every_lower_scope_and_admits_its_own(serve, tiny, tmp_path, app):
     store = TokenStore(Database(database_path(tmp_path / "data")))
     tokens = {scope: store.new(scope.label, days=1, scope=scope) for scope in Scope}
     server = serve(tiny.folder)
-    for rule in rules:
-        required = SCOPE_OF[rule.endpoint]
+    for rule in app.url_map.iter_rules():
+        required = app.view_functions[rule.endpoint].scope
         method = next(iter(rule.methods - {"HEAD", "OPTIONS"}))
         path = rule.rule
         for name, value in VALUES.items():

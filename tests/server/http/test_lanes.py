@@ -5,35 +5,40 @@ from types import SimpleNamespace
 
 import pytest
 
-from server.http.lanes import Lane, LaneDispatcher, lane_of
+from server.app import create_app
+from server.http.lanes import Lane, LaneDispatcher
+from server.http.serving import LANE_OF
 
 
 @pytest.mark.parametrize(
-    ("path", "lane"),
+    ("method", "path", "lane"),
     [
-        ("/health", Lane.QUICK),
-        ("/v2/health/ready", Lane.QUICK),
-        ("/v2/models/a/infer", Lane.INFERENCE),
-        ("/v2/models/a/versions/1/infer", Lane.INFERENCE),
-        ("/v1/bundles", Lane.DELIVERY),
-        ("/v1/bundles/a/blobs/b", Lane.DELIVERY),
-        ("/v1/bundles/a/profile", Lane.OTHER),
-        ("/v1/jobs", Lane.OTHER),
-        ("/v2/models/a", Lane.OTHER),
-        ("/", Lane.OTHER),
-        ("", Lane.OTHER),
+        ("GET", "/health", Lane.QUICK),
+        ("HEAD", "/health", Lane.QUICK),
+        ("GET", "/v2/health/ready", Lane.QUICK),
+        ("POST", "/v2/models/a/infer", Lane.INFERENCE),
+        ("POST", "/v2/models/a/versions/1/infer", Lane.INFERENCE),
+        ("GET", "/v2/models/a/infer", Lane.OTHER),
+        ("GET", "/v1/bundles", Lane.DELIVERY),
+        ("GET", "/v1/bundles/a/blobs/b", Lane.DELIVERY),
+        ("GET", "/v1/bundles/a/profile", Lane.OTHER),
+        ("GET", "/v1/jobs", Lane.OTHER),
+        ("GET", "/v2/models/a", Lane.OTHER),
+        ("GET", "/", Lane.OTHER),
+        ("GET", "", Lane.OTHER),
+        ("BREW", "//\xff", Lane.OTHER),
     ],
 )
-def test_every_address_has_a_lane(path, lane):
-    assert lane_of(path, refused=False) is lane
-    assert lane_of(path, refused=True) is Lane.QUICK
+def test_every_address_has_a_lane(server, method, path, lane):
+    app = create_app(server.services.settings, services=server.services)
+    assert app.extensions[LANE_OF](method, path) is lane
 
 
 class Work:
     """What the dispatcher takes for a connection: it waits until it may end."""
 
-    def __init__(self, path):
-        self.requests = [SimpleNamespace(path=path, error=None)]
+    def __init__(self, lane, error=None):
+        self.requests = [SimpleNamespace(command="GET", path=lane, error=error)]
         self.may_end, self.ended = threading.Event(), threading.Event()
 
     def service(self):
@@ -45,14 +50,15 @@ class Work:
 
 
 def test_a_full_lane_does_not_stop_the_others():
-    dispatcher = LaneDispatcher(dict.fromkeys(Lane, 1))
-    stuck = [Work("/v2/models/a/infer") for _ in range(3)]
-    quick = Work("/health")
-    quick.may_end.set()
+    dispatcher = LaneDispatcher(dict.fromkeys(Lane, 1), lambda method, path: Lane[path])
+    stuck = [Work("INFERENCE") for _ in range(3)]
+    others = Work("QUICK"), Work("INFERENCE", error=ValueError("refused at the head"))
     try:
-        for work in (*stuck, quick):
+        for work in (*stuck, *others):
             dispatcher.add_task(work)
-        assert quick.ended.wait(10)
+        for work in others:
+            work.may_end.set()
+            assert work.ended.wait(10)
         assert not any(work.ended.is_set() for work in stuck)
     finally:
         for work in stuck:
