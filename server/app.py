@@ -12,7 +12,7 @@ from server.http.memory_budget import MemoryBudget
 from server.http.replies import answer_errors
 from server.http.serving import ADMIT_BODY, LANE_OF
 from server.routes import bundles, health, inference, jobs, logs, page, placements, split, tokens
-from server.services import Services, make_services
+from server.services import Services
 from server.settings import Settings
 
 ROUTES = (bundles, inference, placements, split, logs, jobs, tokens, page, health)
@@ -26,7 +26,7 @@ def create_app(settings: Settings, *, services: Services | None = None) -> Flask
     Raises:
         StorageError: the data folder cannot be used.
     """
-    services = services or make_services(settings)
+    services = services or Services(settings)
     app = Flask(__name__, static_folder=None)
     app.extensions["pathweave"] = services
     find_route = find_routes(app)

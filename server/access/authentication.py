@@ -21,10 +21,8 @@ def ask_for_tokens(app: Flask, gate: Gate, *, allowed_hosts: Collection[str] = (
 
     def check() -> None:
         route = declared(app, request.endpoint)
-        if route is not None:
-            scope = route.scope
-        else:
-            scope = Scope.DEVICE if request.endpoint is None else Scope.ADMIN
+        unknown = Scope.DEVICE if request.endpoint is None else Scope.ADMIN
+        scope = unknown if route is None else route.scope
         if scope is None:
             return
         if not gate.closed:

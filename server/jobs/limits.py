@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from server.jobs.worker import Failure
+from server.settings import Settings
 
 _PROC = Path("/proc")
 _MEMORY_FIELDS = ("RssAnon:", "RssShmem:", "VmSwap:")  # file pages can be dropped by the kernel
 
 
-@dataclass(frozen=True)
-class JobLimits:
-    """Maximum of each, per job. None: no limit; memory is watched on Linux only.
+def excess_of(limits: Settings, *, minutes: float, group: int, folder: Path) -> Failure | None:
+    """Failure of a job that exceeds a limit, else None. ``group``: of its processes; ``folder``: of its files.
 
-    The memory of processes counts, not their address space: torch reserves far more than it uses.
+    The memory of processes counts, not their address space: torch reserves far more than it uses. Linux only.
     """
-
-    minutes: float | None = 720.0
-    memory_bytes: int | None = None
-    disk_bytes: int | None = 20_000_000_000
-
-    def exceeded(self, *, minutes: float, group: int, folder: Path) -> Failure | None:
-        """Failure of a job that exceeds a limit, else None. ``group``: of its processes; ``folder``: of its files."""
-        if self.minutes is not None and minutes > self.minutes:
-            return _failure(f"took more than {self.minutes:g} minutes", "--job-minutes", "fewer minutes or steps")
-        if self.memory_bytes is not None and memory_of_group(group) > self.memory_bytes:
-            return _failure(f"took more than {_gb(self.memory_bytes)} of memory", "--job-memory-gb", "a smaller batch")
-        if self.disk_bytes is not None and size_of_folder(folder) > self.disk_bytes:
-            return _failure(f"took more than {_gb(self.disk_bytes)} of disk space", "--job-disk-gb", "fewer renditions")
-        return None
+    if limits.job_minutes is not None and minutes > limits.job_minutes:
+        return _failure(f"took more than {limits.job_minutes:g} minutes", "--job-minutes", "fewer minutes or steps")
+    memory, disk = limits.job_memory_bytes, limits.job_disk_bytes
+    if memory is not None and memory_of_group(group) > memory:
+        return _failure(f"took more than {memory / 1e9:g} GB of memory", "--job-memory-gb", "a smaller batch")
+    if disk is not None and size_of_folder(folder) > disk:
+        return _failure(f"took more than {disk / 1e9:g} GB of disk space", "--job-disk-gb", "fewer renditions")
+    return None
 
 
 def memory_of_group(group: int) -> int:
@@ -67,7 +60,3 @@ def _failure(what: str, option: str, less: str) -> Failure:
     return Failure(
         f"the job {what} and was stopped", f"request {less}, or have the server started with a higher {option}"
     )
-
-
-def _gb(size_bytes: int) -> str:
-    return f"{size_bytes / 1e9:g} GB"

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -15,27 +14,10 @@ _POLL_S = 0.02
 _PS_TIMEOUT_S = 5.0
 
 
-@dataclass(frozen=True)
-class WorkerMark:
-    """A process group leader: its pid and start time, since pids are reused."""
-
-    pid: int
-    began: str
-
-    def __str__(self) -> str:
-        return f"{self.pid} {self.began}"
-
-    @classmethod
-    def parse(cls, text: str) -> WorkerMark:
-        """The mark whose ``str`` is ``text``."""
-        pid, _, began = text.partition(" ")
-        return cls(int(pid), began)
-
-
-def mark_of(pid: int) -> WorkerMark | None:
-    """The mark of a process; None if it does not exist or is a zombie."""
+def mark_of(pid: int) -> str | None:
+    """The pid and start time of a process, since pids are reused; None if it does not exist or is a zombie."""
     began = _began_in_proc(pid) if (_PROC / "self" / "stat").exists() else _began_by_ps(pid)
-    return None if began is None else WorkerMark(pid, began)
+    return None if began is None else f"{pid} {began}"
 
 
 def end_group(pid: int) -> None:
@@ -46,13 +28,13 @@ def end_group(pid: int) -> None:
         return
 
 
-def end_orphan(worker: WorkerMark, *, wait_s: float = _WAIT_S) -> bool:
-    """Kill a worker of an earlier server if it still runs; False if it does not end within ``wait_s`` seconds."""
-    deadline = time.monotonic() + wait_s
-    while mark_of(worker.pid) == worker:
+def end_orphan(mark: str) -> bool:
+    """Kill a process group of an earlier server, by its leader's mark; False if it does not end in time."""
+    pid, deadline = int(mark.partition(" ")[0]), time.monotonic() + _WAIT_S
+    while mark_of(pid) == mark:
         if time.monotonic() > deadline:
             return False
-        end_group(worker.pid)
+        end_group(pid)
         time.sleep(_POLL_S)
     return True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -34,7 +34,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Job:
-    """A job in the database. Times are ISO 8601 in UTC; ``worker`` is a ``processes.WorkerMark`` as text.
+    """A job in the database. Times are ISO 8601 in UTC; ``worker``: ``processes.mark_of`` it.
 
     ``version``: in the manifest that the worker writes, set at the first start. ``digest``: of the manifest, once the
     bundle is made; publishing changes it. ``published_…``: set just before the bundle is published as that version of
@@ -65,10 +65,7 @@ class Job:
         return f"jobs/{self.client}/{self.request.name}"
 
 
-_COLUMNS = (
-    "id, client, request, weights_sha256, state, version, worker, digest, error, hint, created, started, finished,"
-    " published_name, published_version, published_by, published"
-)
+_COLUMNS = ", ".join(field.name for field in fields(Job))
 NO_JOB, NO_JOB_HINT = "there is no such job", "GET /v1/jobs lists them"  # the same for jobs of other clients
 _UNFINISHED = "state IN ('queued', 'running')"
 
