@@ -1,9 +1,8 @@
-"""The contents of the status page: bundles, jobs, devices and the latest events. Pure."""
+"""The rows of the status page: jobs, devices and the latest events. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import groupby
 
 import msgspec
@@ -11,148 +10,75 @@ import msgspec
 from device_sdk.logs.adaptation_log import Adapted, Calibrated, LogLine, Opened, PlanChosen
 from server.jobs.store import Job
 from server.jobs.workplace import ProgressReport
-from server.state.catalogue import BrokenBundle, Listing
+from server.state.catalogue import Listing
 from server.state.log_store import StoredLine
 
 LATEST_EVENTS = 50
 DEVICES = 200
 JOBS = 20
 _TEXT = 400  # characters; longer texts, such as paths of hundreds of blocks, are truncated
+Row = dict[str, object]
 
 
-@dataclass(frozen=True)
-class BundleRow:
-    """A served bundle."""
-
-    name: str
-    version: int
-    signed: bool
-    size_mb: str
-    architectures: str
-    exits: str
-    digest: str
+def bundle_names(listing: Listing) -> dict[str, str]:
+    """Name and version of each bundle, by digest."""
+    served = (one for versions in listing.bundles.values() for one in versions)
+    return {one.bundle.digest: f"{one.name} {one.version}" for one in served}
 
 
-@dataclass(frozen=True)
-class JobRow:
-    """A packaging job. ``share``: progress of its current task, in [0, 1]; None if unknown."""
+def device_rows(of_each_event: Iterable[StoredLine], names: Mapping[str, str], dropped: Mapping[str, int]) -> list[Row]:
+    """A row for each device, the last seen first. Latencies in milliseconds; "" means unknown.
 
-    id: str
-    bundle: str
-    model: str
-    state: str
-    created: str
-    share: str | None
-    details: str
-
-
-@dataclass(frozen=True)
-class DeviceRow:
-    """A device and its latest state. Latencies in milliseconds; "" means unknown.
-
-    ``dropped``: how many of its log lines retention has dropped.
+    ``of_each_event``: for each device its latest line of each kind of event, grouped by device; ``names``: of bundles,
+    by digest; ``dropped``: by device, the number of lines that retention has dropped.
     """
-
-    device: str
-    bundle: str
-    last_seen: str
-    plan: str
-    measured_ms: str
-    budget_ms: str
-    over_budget: bool
-    dropped: str
-
-
-@dataclass(frozen=True)
-class EventRow:
-    """One line of a log."""
-
-    time: str
-    device: str
-    event: str
-    details: str
-
-
-@dataclass(frozen=True)
-class Overview:
-    """The contents of the page."""
-
-    bundles: tuple[BundleRow, ...]
-    broken: tuple[BrokenBundle, ...]
-    devices: tuple[DeviceRow, ...]
-    events: tuple[EventRow, ...]
-
-
-def overview(
-    listing: Listing,
-    of_each_event: Iterable[StoredLine],
-    latest: Iterable[StoredLine],
-    dropped: Mapping[str, int],
-) -> Overview:
-    """The overview. ``of_each_event``: for each device its latest line of each kind of event, grouped by device.
-
-    ``dropped``: by device, the number of lines that retention has dropped.
-    """
-    names = {
-        served.bundle.digest: f"{served.name} {served.version}"
-        for versions in listing.bundles.values()
-        for served in versions
-    }
-    bundles = tuple(
-        BundleRow(
-            name=served.name,
-            version=served.version,
-            signed=served.bundle.has_signature,
-            size_mb=f"{served.size_bytes / 1e6:.2f}",
-            architectures=f"{served.architectures:,}",
-            exits=", ".join(f"{exit_.id} (at {exit_.position})" for exit_ in served.bundle.supernet.exits),
-            digest=served.bundle.digest,
-        )
-        for served in listing.served
-    )
-    devices = [
+    rows = [
         _device(name, list(lines), names, dropped.get(name, 0))
         for name, lines in groupby(of_each_event, lambda line: line.device)
     ]
-    devices.sort(key=lambda row: row.last_seen, reverse=True)
-    return Overview(bundles, listing.broken, tuple(devices), tuple(_event(line) for line in latest))
+    return sorted(rows, key=lambda row: str(row["last_seen"]), reverse=True)
 
 
-def job_rows(jobs: Iterable[tuple[Job, ProgressReport | None]]) -> tuple[JobRow, ...]:
-    """A row for each job, in their order, with its progress."""
-    return tuple(
-        JobRow(
-            id=job.id,
-            bundle=job.private_name if job.published is None else f"{job.published_name} {job.published_version}",
-            model=job.request.model,
-            state=job.state,
-            created=_shown_time(job.created),
-            share=None if progress is None else f"{progress.share:.3f}",
-            details=_cut(job.error or ("" if progress is None else _doing(progress))),
-        )
+def event_rows(latest: Iterable[StoredLine]) -> list[Row]:
+    """A row for each line of a log, in their order."""
+    return [_event(line) for line in latest]
+
+
+def job_rows(jobs: Iterable[tuple[Job, ProgressReport | None]]) -> list[Row]:
+    """A row for each job, in their order. ``share``: progress of its current task, in [0, 1]; None if unknown."""
+    return [
+        {
+            "id": job.id,
+            "bundle": job.private_name if job.published is None else f"{job.published_name} {job.published_version}",
+            "model": job.request.model,
+            "state": job.state,
+            "created": _shown_time(job.created),
+            "share": None if progress is None else f"{progress.share:.3f}",
+            "details": _cut(job.error or ("" if progress is None else _doing(progress))),
+        }
         for job, progress in jobs
-    )
+    ]
 
 
 def _doing(progress: ProgressReport) -> str:
     return f"{progress.task}, {progress.share:.0%}" + (f", {progress.note}" if progress.note else "")
 
 
-def _device(device: str, lines: list[StoredLine], names: Mapping[str, str], dropped: int) -> DeviceRow:
+def _device(device: str, lines: list[StoredLine], names: Mapping[str, str], dropped: int) -> Row:
     lines.sort(key=lambda line: line.time)
     newest = lines[-1].line
     adapted = next((e for e in (line.line.event for line in reversed(lines)) if isinstance(e, Adapted)), None)
     budget_ms = None if adapted is None else adapted.budget_latency_ms
-    return DeviceRow(
-        device=device,
-        bundle=names.get(newest.bundle, f"{newest.bundle[:12]}…"),
-        last_seen=_shown_time(max(line.received for line in lines)),
-        plan=_plan([line.line for line in lines]),
-        measured_ms="" if adapted is None else f"{adapted.measured_ms:.3g}",
-        budget_ms="" if budget_ms is None else f"{budget_ms:.3g}",
-        over_budget=adapted is not None and budget_ms is not None and adapted.measured_ms > budget_ms,
-        dropped=f"{dropped:,}" if dropped else "",
-    )
+    return {
+        "device": device,
+        "bundle": names.get(newest.bundle, f"{newest.bundle[:12]}…"),
+        "last_seen": _shown_time(max(line.received for line in lines)),
+        "plan": _plan([line.line for line in lines]),
+        "measured_ms": "" if adapted is None else f"{adapted.measured_ms:.3g}",
+        "budget_ms": "" if budget_ms is None else f"{budget_ms:.3g}",
+        "over_budget": adapted is not None and budget_ms is not None and adapted.measured_ms > budget_ms,
+        "dropped": f"{dropped:,}" if dropped else "",
+    }
 
 
 def _plan(lines: list[LogLine]) -> str:
@@ -170,11 +96,11 @@ def _plan(lines: list[LogLine]) -> str:
     return ""
 
 
-def _event(line: StoredLine) -> EventRow:
+def _event(line: StoredLine) -> Row:
     details = msgspec.to_builtins(line.line.event)
     kind = details.pop("event")
     shown = ", ".join(f"{name} {_value(value)}" for name, value in details.items() if value not in (None, [], {}, ""))
-    return EventRow(_shown_time(line.time), line.device, kind, _cut(shown))
+    return {"time": _shown_time(line.time), "device": line.device, "event": kind, "details": _cut(shown)}
 
 
 def _value(value: object) -> str:

@@ -16,7 +16,7 @@ from server.inference.queue import BatchQueue
 from server.jobs.job_user import JobUser
 from server.jobs.runner import JobRunner
 from server.jobs.store import JobStore
-from server.settings import Settings
+from server.settings import Settings, database_path
 from server.state.catalogue import Catalogue
 from server.state.database import Database, utc_now
 from server.state.log_store import LogStore
@@ -33,7 +33,7 @@ class Services:
         self, settings: Settings, *, runtime: Runtime | None = None, now: Callable[[], datetime] = utc_now
     ) -> None:
         self.settings, self.catalogue = settings, Catalogue(settings.folder)
-        self.database = database = Database(settings.database)
+        self.database = database = Database(database_path(settings.data_folder))
         self.tokens = TokenStore(database, now=now)
         self.gate = Gate(self.tokens, settings.token)
         self.enrolments, self.enrolment_attempts = Enrolments(database, now=now), AttemptLimit()
@@ -71,5 +71,5 @@ def _job_user(settings: Settings) -> JobUser | None:
         jobs_folder = settings.data_folder / "jobs"
         with storage_errors(jobs_folder):
             jobs_folder.mkdir(parents=True, exist_ok=True)
-        user.open_way(settings.data_folder, jobs_folder, settings.database)
+        user.open_way(settings.data_folder, jobs_folder, database_path(settings.data_folder))
     return user

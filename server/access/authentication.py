@@ -1,16 +1,24 @@
-"""Authentication of every request by its token, and authorization by the scope that its route requires."""
+"""Authentication of every request by its token, and authorization by the scope that its route requires.
+
+A server without tokens is protected from web pages: DNS rebinding and cross-site requests. A page cannot choose the
+header Host, and browsers add Origin to every POST of a page. Programs other than browsers send no Origin.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Collection
+from urllib.parse import urlsplit
 
 from flask import Flask, g, request
 
-from server.access.cross_site import check_content_type, check_host, check_origin
 from server.access.route import Route, declared
 from server.access.scopes import Client, Scope
 from server.access.tokens import Gate
-from server.errors import ForbiddenError
+from server.errors import EncodingError, ForbiddenError
+
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_OWN_SITES = (None, "same-origin", "none")
 
 
 def ask_for_tokens(app: Flask, gate: Gate, *, allowed_hosts: Collection[str] = ()) -> None:
@@ -43,11 +51,6 @@ def client() -> Client:
     return found
 
 
-def client_name() -> str:
-    """The name of the client of the current request: of its token, or its address if no token is required."""
-    return client().name
-
-
 def _check_page(allowed_hosts: Collection[str], body_types: Collection[str]) -> None:
     headers = request.headers
     check_host(headers.get("Host"), allowed_hosts)
@@ -63,3 +66,62 @@ def _token(route: Route | None) -> str | None:
     if sent.type == "bearer":
         return sent.token
     return sent.password if sent.type == "basic" and route is not None and route.for_people else None
+
+
+def check_host(host: str | None, allowed: Collection[str]) -> None:
+    """Check that ``host`` cannot be a name that an attacker's DNS server resolves to this machine.
+
+    IP addresses, names without a dot, and those in ``allowed`` cannot. Browsers never leave the header out.
+
+    Raises:
+        ForbiddenError: another name.
+    """
+    if host is None:
+        return
+    name = _name_of(host)
+    if name is None or not (_is_address(name) or "." not in name or name in allowed):
+        raise ForbiddenError(
+            f"the header Host is {host[:80]!r}, which is not known to be this server",
+            hint="use its IP address or localhost, start it with --allow-host NAME, or require a token",
+        )
+
+
+def check_origin(method: str, host: str | None, origin: str | None, fetch_site: str | None) -> None:
+    """Check that no web page of another site sent the request (Origin, and for changes Sec-Fetch-Site).
+
+    Raises:
+        ForbiddenError: one did.
+    """
+    foreign = origin is not None and urlsplit(origin).netloc.lower() != (host or "").lower()
+    if foreign or (method not in _SAFE and fetch_site not in _OWN_SITES):
+        raise ForbiddenError(
+            "a web page of another site sent this request", hint="send it from a program, or require a token"
+        )
+
+
+def check_content_type(mimetype: str, accepted: Collection[str]) -> None:
+    """Check the type of a body. Pages of other sites can only send forms and text without the server's consent.
+
+    Raises:
+        EncodingError: not in ``accepted``.
+    """
+    if mimetype not in accepted:
+        raise EncodingError(
+            f"a server without tokens does not accept {mimetype[:80] or 'a body without a type'!r} here",
+            hint="send the header Content-Type: " + " or ".join(accepted),
+        )
+
+
+def _name_of(host: str) -> str | None:
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hmac
-import ipaddress
 import secrets
 import sqlite3
 import threading
@@ -16,14 +15,14 @@ from datetime import datetime, timedelta
 
 from device_sdk.errors import UsageError
 from server.access.scopes import Scope
-from server.access.tokens import TokenStore, hash_of
+from server.access.tokens import TokenStore, hash_of, time_text
 from server.errors import AttemptsError, ConflictError, MalformedError, UnauthorizedError
+from server.http.connections import address_group
 from server.state.database import Database, utc_now
-from server.state.log_lines import is_device
+from server.state.log_store import is_device
 
 _CODE_BYTES = 10  # 80 bits: a leaked hash cannot be inverted before or after the code expires
 _GROUP = 4  # characters between dashes
-_IPV6_SITE = 64  # bits: one site has all addresses of such a network
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Enrolments:
                     raise UsageError(f"a token {device} with another purpose exists", hint="name the device otherwise")
             connection.execute(
                 "INSERT INTO enrolment_codes (hash, device, days, created, expires) VALUES (?, ?, ?, ?, ?)",
-                (hash_of(_plain(code)), device, days, _text(now), _text(now + timedelta(minutes=minutes))),
+                (hash_of(_plain(code)), device, days, time_text(now), time_text(now + timedelta(minutes=minutes))),
             )
         return code
 
@@ -80,16 +79,16 @@ class Enrolments:
                 )
             if _is_taken(connection, name) or (bound is None and _is_known(connection, name)):
                 raise ConflictError(f"the device {name} is known already", hint=f"make a code with --device {name}")
-            connection.execute("UPDATE enrolment_codes SET used = ? WHERE hash = ?", (_text(self._now()), digest))
+            connection.execute("UPDATE enrolment_codes SET used = ? WHERE hash = ?", (time_text(self._now()), digest))
             connection.execute("UPDATE tokens SET revoked = 1 WHERE device = ? AND scope = 'device'", (name,))
             token = self._tokens.insert(connection, name, days=days, scope=Scope.DEVICE, device=name)
-        return Enrolment(token, name, _text(self._now() + timedelta(days=days)))
+        return Enrolment(token, name, time_text(self._now() + timedelta(days=days)))
 
     def _find(self, connection: sqlite3.Connection, code: str) -> tuple[bytes, str | None, float]:
         """Hash, device and days of a valid code. All codes are compared, each in constant time."""
         sent, found = hash_of(_plain(code)), None
         query = "SELECT hash, device, days FROM enrolment_codes WHERE used IS NULL AND expires > ?"
-        for digest, device, days in connection.execute(query, (_text(self._now()),)).fetchall():
+        for digest, device, days in connection.execute(query, (time_text(self._now()),)).fetchall():
             if hmac.compare_digest(digest, sent):
                 found = (digest, device, days)
         if found is None:
@@ -124,7 +123,7 @@ class AttemptLimit:
         Raises:
             AttemptsError: too many failures; the attempt must not be carried out.
         """
-        key, now = _site(address), self._clock()
+        key, now = address_group(address), self._clock()
         with self._lock:
             began, failures = self._failures.pop(key, (now, 0))
             if now - began >= self._window_s:
@@ -137,7 +136,7 @@ class AttemptLimit:
 
     def forgive(self, address: str) -> None:
         """Take back an attempt that succeeded."""
-        key = _site(address)
+        key = address_group(address)
         with self._lock:
             began, failures = self._failures.get(key, (0.0, 0))
             if failures:
@@ -157,17 +156,3 @@ def _is_known(connection: sqlite3.Connection, device: str) -> bool:
 
 def _plain(code: str) -> str:
     return "".join(code.split()).replace("-", "").upper()
-
-
-def _site(address: str) -> str:
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if parsed.version == 4:
-        return str(parsed)
-    return str(ipaddress.ip_network((int(parsed), _IPV6_SITE), strict=False))
-
-
-def _text(time_: datetime) -> str:
-    return time_.isoformat(timespec="seconds")

@@ -64,7 +64,7 @@ class TokenStore:
         token, now = _PREFIX + secrets.token_urlsafe(32), self._now()
         connection.execute(
             "INSERT OR REPLACE INTO tokens (name, hash, created, expires, scope, device) VALUES (?, ?, ?, ?, ?, ?)",
-            (name, hash_of(token), _text(now), _text(now + timedelta(days=days)), scope.label, device),
+            (name, hash_of(token), time_text(now), time_text(now + timedelta(days=days)), scope.label, device),
         )
         return token
 
@@ -234,5 +234,6 @@ def _require_plain(name: str, what: str) -> None:
         raise UsageError(f"{name[:80]!r} cannot be the {what}", hint="use letters, digits, dots and dashes")
 
 
-def _text(time: datetime) -> str:
+def time_text(time: datetime) -> str:
+    """A time as ISO 8601, to the second."""
     return time.isoformat(timespec="seconds")

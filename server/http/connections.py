@@ -14,8 +14,8 @@ from waitress.channel import HTTPChannel
 from waitress.task import ErrorTask, WSGITask
 
 from device_sdk.errors import PathweaveError
-from server.errors import RequestError, UnauthorizedError
 from server.http.memory_budget import RESERVATION
+from server.http.replies import described
 from server.http.request_reader import Limits, RequestReader, SlowRequestError
 
 RECEIVED_S = "pathweave.received_s"  # keys in a WSGI environment: when the request was complete, on the monotonic clock
@@ -48,18 +48,12 @@ class _RefusalTask(ErrorTask):
     def execute(self) -> None:
         error = self.request.error
         if isinstance(error, PathweaveError):
-            code = error.status if isinstance(error, RequestError) else 503
-            text = str(error) if isinstance(error, RequestError) else "the server cannot store anything now"
-            retry_after_s = error.retry_after_s if isinstance(error, RequestError) else 5
+            code, text, _, headers = described(error)
         else:  # waitress's own
-            code, text, retry_after_s = error.code, f"{error.reason}: {error.body}", None
+            code, text, headers = error.code, f"{error.reason}: {error.body}", {}
         body = json.dumps({"error": " ".join(text.split())}).encode()
         self.status = f"{code} {http.HTTPStatus(code).phrase}"
-        self.response_headers.append(("Content-Type", "application/json"))
-        if retry_after_s is not None:
-            self.response_headers.append(("Retry-After", str(retry_after_s)))
-        if isinstance(error, UnauthorizedError):
-            self.response_headers.append(("WWW-Authenticate", "Bearer"))
+        self.response_headers += [("Content-Type", "application/json"), *headers.items()]
         self.set_close_on_finish()
         self.content_length = len(body)
         self.write(body)

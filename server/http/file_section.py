@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import os
 from typing import BinaryIO
 
 
-class FileSection(io.RawIOBase):
-    """The bytes ``start`` to ``stop`` of ``file``, read-only; closing it closes ``file``."""
+class FileSection:
+    """The bytes ``start`` to ``stop`` of ``file``: what waitress asks of a file. Closing it closes ``file``."""
 
     def __init__(self, file: BinaryIO, start: int, stop: int) -> None:
-        super().__init__()
-        self._file = file
-        self._start = start
-        self._size = stop - start
+        self._file, self._start, self._size = file, start, stop - start
         self.seek(0)
-
-    def readable(self) -> bool:
-        """True."""
-        return True
-
-    def seekable(self) -> bool:
-        """True."""
-        return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Move to ``offset``, relative to the section."""
@@ -40,6 +28,5 @@ class FileSection(io.RawIOBase):
         return self._file.read(left if size < 0 else min(size, left))
 
     def close(self) -> None:
-        """Close the file too."""
+        """Close the file."""
         self._file.close()
-        super().close()

@@ -13,12 +13,23 @@ from server.errors import PublishError, RequestError, UnauthorizedError
 _log = logging.getLogger(__name__)
 
 _INTERNAL = "the server failed; its log says why"
-# Other errors that are caused by the request. All others are server errors.
-_STATUS_OF: dict[type[PathweaveError], int] = {
-    **dict.fromkeys((ProtocolError, InputError, UsageError), 400),
-    PublishError: 409,
-}
-_RETRY_AFTER_S = 5  # for storage errors
+
+
+def described(error: PathweaveError) -> tuple[int, str, str | None, dict[str, str]]:
+    """Status, text, hint and headers of the reply to an error. The server's own errors are logged, not told."""
+    if isinstance(error, RequestError):
+        headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
+        if isinstance(error, UnauthorizedError):
+            headers["WWW-Authenticate"] = "Bearer"
+        return error.status, str(error), error.hint, headers
+    if isinstance(error, (ProtocolError, InputError, UsageError)):  # caused by the request
+        return 400, str(error), error.hint, {}
+    if isinstance(error, PublishError):
+        return 409, str(error), error.hint, {}
+    _log.error("%s", error, exc_info=None if isinstance(error, StorageError) else error)
+    if isinstance(error, StorageError):
+        return 503, "the server cannot store anything now", None, {"Retry-After": "5"}
+    return 500, _INTERNAL, None, {}
 
 
 def answer_errors(app: Flask) -> None:
@@ -30,22 +41,12 @@ def answer_errors(app: Flask) -> None:
 
 
 def _ours(error: PathweaveError) -> Response:
-    if isinstance(error, RequestError):
-        reply = _reply(str(error), error.hint, error.status)
-        if error.retry_after_s is not None:
-            reply.headers["Retry-After"] = str(error.retry_after_s)
-        if isinstance(error, UnauthorizedError):
-            reply.headers["WWW-Authenticate"] = 'Basic realm="Pathweave"' if request.path == "/" else "Bearer"
-        return reply
-    if isinstance(error, StorageError):
-        _log.error("%s", error)
-        reply = _reply("the server cannot store anything now", None, 503)
-        reply.headers["Retry-After"] = str(_RETRY_AFTER_S)
-        return reply
-    for kind, status in _STATUS_OF.items():
-        if isinstance(error, kind):
-            return _reply(str(error), error.hint, status)
-    return _unexpected(error)
+    status, text, hint, headers = described(error)
+    reply = _reply(text, hint, status)
+    reply.headers.update(headers)
+    if status == 401 and request.path == "/":  # browsers then ask for a password
+        reply.headers["WWW-Authenticate"] = 'Basic realm="Pathweave"'
+    return reply
 
 
 def _http(error: HTTPException) -> Response:

@@ -15,7 +15,7 @@ from werkzeug.wsgi import wrap_file
 from device_sdk.bundles.bundle import BLOBS, MANIFEST, SIGNATURE
 from device_sdk.signing.key_list import KEYS
 from device_sdk.signing.release import RELEASE
-from server.access.route import Route
+from server.access.route import JSON, Route
 from server.access.scopes import Scope
 from server.errors import NotFoundError
 from server.http.file_section import FileSection
@@ -63,29 +63,27 @@ def _describe(catalogue: Catalogue, name: str) -> Response:
 
 
 def _manifest(catalogue: Catalogue, name: str) -> Response:
-    served = catalogue.find(name)
-    return _replaceable(served.manifest, served.bundle.digest, mimetype="application/json")
+    return _replaceable(catalogue.find(name).manifest)
 
 
 def _signature(catalogue: Catalogue, name: str) -> Response:
     signature = catalogue.find(name).signature
     if signature is None:
         raise NotFoundError(f"the bundle {name} is not signed")
-    return _replaceable(signature, hashlib.sha256(signature).hexdigest(), mimetype=_BYTES)
+    return _replaceable(signature, mimetype=_BYTES)
 
 
 def _release(catalogue: Catalogue, name: str) -> Response:
     release = catalogue.find(name).release
     if release is None:
         raise NotFoundError(f"the bundle {name} is not released", hint="pathweave release sign")
-    return _replaceable(release, hashlib.sha256(release).hexdigest(), mimetype="application/json")
+    return _replaceable(release)
 
 
 def _key_list(catalogue: Catalogue, name: str, number: str) -> Response:
     if not _NUMBER.fullmatch(number):
         raise NotFoundError("key lists have numbers from 1 on")
-    data = catalogue.find_key_list(name, int(number))
-    return _replaceable(data, hashlib.sha256(data).hexdigest(), mimetype="application/json")
+    return _replaceable(catalogue.find_key_list(name, int(number)))
 
 
 def _blob(catalogue: Catalogue, name: str, blob: str) -> Response:
@@ -98,8 +96,8 @@ def _blob(catalogue: Catalogue, name: str, blob: str) -> Response:
     return reply
 
 
-def _replaceable(data: bytes, digest: str, *, mimetype: str) -> Response:
-    reply = _conditional(io.BytesIO(data), digest, mimetype=mimetype)
+def _replaceable(data: bytes, *, mimetype: str = JSON) -> Response:
+    reply = _conditional(io.BytesIO(data), hashlib.sha256(data).hexdigest(), mimetype=mimetype)
     reply.headers["Cache-Control"] = "no-cache"
     return reply
 

@@ -20,14 +20,13 @@ from device_sdk.offload.open_inference import (
     decode_request,
     encode_response,
 )
-from server.access.authentication import client_name
+from server.access.authentication import client
 from server.access.route import Route
 from server.access.scopes import Scope
 from server.errors import NotFoundError, OverloadedError, TooLargeError
-from server.http.compression import ENCODINGS, compress
 from server.http.connections import CLIENT_GONE, RECEIVED_S
 from server.http.lanes import Lane
-from server.http.request_body import read_body, reserve
+from server.http.request_body import ENCODINGS, compress, read_body, reserve
 from server.inference.offers import OfferedModel, Work, offered
 from server.inference.queue import ASK_AFTER_S
 from server.services import Services
@@ -80,9 +79,9 @@ def _infer(services: Services, model: str, version: str | None = None) -> Respon
     """1. find the model; 2. admit the request; 3. read, 4. check, 5. run; 6. reply."""
     found = _find(services, model, version)
     received_s = request.environ.get(RECEIVED_S, time.monotonic())
-    with services.queue.admit(client_name()):
-        if time.monotonic() - received_s >= ASK_AFTER_S:
-            _require_wanted()
+    with services.queue.admit(client().name):
+        if time.monotonic() - received_s >= ASK_AFTER_S and _client_gone()():
+            raise OverloadedError("the client has gone")  # as it does when its deadline has passed
         asked = _read(services)
         work = _take(found, asked, max_rows=services.settings.max_rows)
         loaded = services.models.load(found.bundle, work.edges)
@@ -93,12 +92,6 @@ def _infer(services: Services, model: str, version: str | None = None) -> Respon
             abandoned=_client_gone(),
         )
         return _write(asked, found.reply(asked, outputs))
-
-
-def _require_wanted() -> None:
-    """A client whose deadline has passed closes its connection; nothing is done for it."""
-    if _client_gone()():
-        raise OverloadedError("the client has gone")
 
 
 def _client_gone() -> Callable[[], bool]:

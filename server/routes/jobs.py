@@ -9,7 +9,7 @@ import msgspec
 from flask import Blueprint, Response, jsonify, request
 
 from device_sdk.files.untrusted_json import decode_json
-from server.access.authentication import client, client_name
+from server.access.authentication import client
 from server.access.route import FORM, JSON, Route
 from server.access.scopes import Scope
 from server.errors import MalformedError, NotFoundError
@@ -44,7 +44,7 @@ def routes(services: Services) -> Blueprint:
 
 
 def _list(services: Services) -> Response:
-    owner = None if client().may(Scope.OPERATOR) else client_name()
+    owner = None if client().may(Scope.OPERATOR) else client().name
     jobs = services.jobs.latest(services.settings.listed_jobs, client=owner)
     listed = [_described(services, job) for job in jobs]
     return jsonify({"jobs": listed, "data": sorted(services.runner.references())})
@@ -52,7 +52,7 @@ def _list(services: Services) -> Response:
 
 def _add(services: Services) -> Response:
     job = take_job(
-        request, client=client_name(), settings=services.settings, store=services.jobs, runner=services.runner
+        request, client=client().name, settings=services.settings, store=services.jobs, runner=services.runner
     )
     reply = jsonify(_described(services, job))
     reply.status_code = 202
@@ -74,7 +74,7 @@ def _publish(services: Services, job_id: str) -> Response:
         asked = decode_json(body, _Publication) if body else _Publication()
     except ValueError as error:
         raise MalformedError(f"the publication is invalid: {error}", hint='send {} or {"name": "NAME"}') from error
-    return jsonify(_described(services, services.runner.publish(job_id, name=asked.name, by=client_name())))
+    return jsonify(_described(services, services.runner.publish(job_id, name=asked.name, by=client().name)))
 
 
 def _log(services: Services, job_id: str) -> Response:
@@ -89,7 +89,7 @@ def _log(services: Services, job_id: str) -> Response:
 def _find(services: Services, job_id: str) -> Job:
     """A job of the client, or any job for an operator (NotFoundError otherwise)."""
     job = services.jobs.find(job_id)
-    if job.client != client_name() and not client().may(Scope.OPERATOR):
+    if job.client != client().name and not client().may(Scope.OPERATOR):
         raise NotFoundError(NO_JOB, hint=NO_JOB_HINT)
     return job
 

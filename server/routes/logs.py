@@ -11,7 +11,7 @@ from server.access.route import Route
 from server.access.scopes import Scope
 from server.http.request_body import read_body
 from server.services import Services
-from server.state.log_lines import check_device, check_lines
+from server.state.log_store import check_device, check_lines
 
 
 def routes(services: Services) -> Blueprint:

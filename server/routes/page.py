@@ -13,7 +13,7 @@ from flask import Blueprint, Response, render_template
 from device_sdk import __version__
 from server.access.route import Route
 from server.access.scopes import Scope
-from server.overview import DEVICES, JOBS, LATEST_EVENTS, JobRow, job_rows, overview
+from server.overview import DEVICES, JOBS, LATEST_EVENTS, Row, bundle_names, device_rows, event_rows, job_rows
 from server.services import Services
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -47,12 +47,18 @@ def routes(services: Services) -> Blueprint:
 
 def _page(services: Services) -> Response:
     logs = services.logs
+    listing = services.catalogue.listing()
     dropped = {device.device: device.dropped for device in logs.devices()}
-    shown = overview(
-        services.catalogue.listing(), logs.latest_of_each_event(DEVICES), logs.latest(LATEST_EVENTS), dropped
+    return _html(
+        "page.html",
+        listing=listing,
+        devices=device_rows(logs.latest_of_each_event(DEVICES), bundle_names(listing), dropped),
+        events=event_rows(logs.latest(LATEST_EVENTS)),
+        jobs=_job_rows(services),
+        style=_STYLE,
+        version=__version__,
+        closed=services.gate.closed,
     )
-    closed = services.gate.closed
-    return _html("page.html", shown=shown, jobs=_job_rows(services), style=_STYLE, version=__version__, closed=closed)
 
 
 def _jobs(services: Services) -> Response:
@@ -63,7 +69,7 @@ def _script() -> Response:
     return Response(_SCRIPT, mimetype="text/javascript", headers={"Cache-Control": "no-cache"})
 
 
-def _job_rows(services: Services) -> tuple[JobRow, ...]:
+def _job_rows(services: Services) -> list[Row]:
     return job_rows((job, services.runner.progress_of(job)) for job in services.jobs.latest(JOBS))
 
 

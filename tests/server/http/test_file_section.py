@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 
@@ -11,14 +12,14 @@ def section():
 
 
 def test_it_reads_no_further_than_its_end():
-    with section() as file:
+    with contextlib.closing(section()) as file:
         assert (file.read(2), file.read(100), file.read(1)) == (b"23", b"456", b"")
         file.seek(0)
         assert file.read() == b"23456"
 
 
 def test_positions_are_relative_to_its_start():
-    with section() as file:
+    with contextlib.closing(section()) as file:
         assert file.seek(0, os.SEEK_END) == file.tell() == 5
         assert file.read() == b""
         assert file.seek(-2, os.SEEK_CUR) == 3

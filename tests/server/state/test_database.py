@@ -11,8 +11,7 @@ from server.access.scopes import Client, Scope
 from server.access.tokens import TokenStore, hash_of
 from server.jobs.store import JobStore
 from server.state.database import _MIGRATIONS, Database
-from server.state.log_lines import check_lines
-from server.state.log_store import LogStore
+from server.state.log_store import LogStore, check_lines
 
 
 def count(database):

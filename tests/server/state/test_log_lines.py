@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.errors import MalformedError, UnprocessableError
-from server.state.log_lines import check_device, check_lines
+from server.state.log_store import check_device, check_lines
 
 
 def check(body, max_line_bytes=64_000):

@@ -5,8 +5,7 @@ import threading
 import pytest
 
 from server.state.database import Database
-from server.state.log_lines import check_lines
-from server.state.log_store import Ingested, LogStore
+from server.state.log_store import Ingested, LogStore, check_lines
 
 
 @pytest.fixture

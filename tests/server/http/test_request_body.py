@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.errors import EncodingError, MalformedError, TooLargeError
-from server.http.compression import ENCODINGS, compress, decompress
+from server.http.request_body import ENCODINGS, compress, decompress
 
 encodings = pytest.mark.parametrize("encoding", ENCODINGS)
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from device_sdk.policies.placement import candidates_by_macs, place
 from server.errors import MalformedError, UnprocessableError
-from server.placements import MeasuredExit, PlacementRequest, StopTimesPiece, Transfer, decide
+from server.routes.placements import MeasuredExit, PlacementRequest, StopTimesPiece, Transfer, decide
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.access.cross_site import check_content_type, check_host, check_origin
+from server.access.authentication import check_content_type, check_host, check_origin
 from server.errors import EncodingError, ForbiddenError
 
 
