@@ -7,10 +7,9 @@ from flask import Flask
 from server.access.admission import Admission
 from server.access.authentication import ask_for_tokens
 from server.access.route import find_routes
-from server.http.lanes import Lane
 from server.http.memory_budget import MemoryBudget
 from server.http.replies import answer_errors
-from server.http.serving import ADMIT_BODY, LANE_OF
+from server.http.serving import ADMIT_BODY, LANE_OF, Lane
 from server.routes import bundles, health, inference, jobs, logs, page, placements, split, tokens
 from server.services import Services
 from server.settings import Settings

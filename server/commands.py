@@ -30,6 +30,9 @@ def _times(unit: float) -> Callable[[click.Context, click.Parameter, float | Non
     return lambda context, option, value: None if value is None else round(value * unit)
 
 
+_gigabytes = partial(click.option, type=float, show_default=True, callback=_times(1e9))
+
+
 # Options with the names of settings are passed on as they are.
 @click.command()
 @click.argument("folder", type=_folder)
@@ -44,13 +47,7 @@ def _times(unit: float) -> Callable[[click.Context, click.Parameter, float | Non
     callback=lambda context, option, names: tuple(name.lower() for name in names),
     help="A name of this server, if no token is required. Repeatable.",
 )
-@_count(
-    "--threads",
-    "inference_threads",
-    default=usable_cores,
-    show_default="one per core that it may use",
-    help="Threads per inference.",
-)
+@_count("--threads", "inference_threads", default=usable_cores, show_default="its cores", help="Threads per inference.")
 @_count("--queue", "queue_limit", default=32, help="Maximum concurrent infer requests.")
 @_count("--client-share", help="Of them per client [default: all].")
 @_count("--max-batch", default=64, help="Samples that run together.")
@@ -59,22 +56,8 @@ def _times(unit: float) -> Callable[[click.Context, click.Parameter, float | Non
 @_count("--job-queue", "max_queued_jobs", default=16, help="Maximum waiting packaging jobs.")
 @_count("--max-weights-mb", "max_weights_bytes", default=256, callback=_times(MIB), help="Weights for a job, MiB.")
 @click.option("--job-minutes", type=float, default=720.0, show_default=True, help="Longest packaging job.")
-@click.option(
-    "--job-memory-gb",
-    "job_memory_bytes",
-    type=float,
-    callback=_times(1e9),
-    help="Memory of a packaging job [default: no limit].",
-)
-@click.option(
-    "--job-disk-gb",
-    "job_disk_bytes",
-    type=float,
-    default=20.0,
-    show_default=True,
-    callback=_times(1e9),
-    help="Disk space of a packaging job.",
-)
+@_gigabytes("--job-memory-gb", "job_memory_bytes", help="Memory of a packaging job [default: no limit].")
+@_gigabytes("--job-disk-gb", "job_disk_bytes", default=20.0, help="Disk space of a packaging job.")
 @click.option("--job-user", help="System user for packaging jobs; needs root [default: the server's own].")
 @click.option(
     "--key", "signing_key", type=_file, help="Private key for signing the bundles of jobs (see pathweave key new)."

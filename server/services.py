@@ -6,7 +6,6 @@ from collections.abc import Callable
 from datetime import datetime
 
 from device_sdk.errors import UsageError
-from device_sdk.files.atomic import storage_errors
 from device_sdk.runtimes import make_runtime
 from device_sdk.runtimes.port import Runtime
 from server.access.enrolment import AttemptLimit, Enrolments
@@ -68,8 +67,6 @@ def _job_user(settings: Settings) -> JobUser | None:
     if settings.jobs_at_once > 1:
         raise UsageError("jobs of one user could read each other's folders", hint="leave out --jobs, or --job-user")
     if settings.jobs_at_once:
-        jobs_folder = settings.data_folder / "jobs"
-        with storage_errors(jobs_folder):
-            jobs_folder.mkdir(parents=True, exist_ok=True)
-        user.open_way(settings.data_folder, jobs_folder, database_path(settings.data_folder))
+        data = settings.data_folder
+        user.open_way(data, data / "jobs", database_path(data))
     return user

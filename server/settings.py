@@ -54,11 +54,6 @@ class Settings:
     package_command: tuple[str, ...] = (sys.executable, "-m", "pathweave", "package")
 
     @property
-    def listed_jobs(self) -> int:
-        """The maximum number of jobs."""
-        return self.keep_jobs + self.max_queued_jobs + self.jobs_at_once
-
-    @property
     def memory_bytes(self) -> int:
         """Memory for the bodies of all requests and what is made of them; the largest fits in half of it."""
         return max(256 * MIB, 16 * self.max_body_bytes)

@@ -6,7 +6,6 @@ header Host, and browsers add Origin to every POST of a page. Programs other tha
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
@@ -16,6 +15,7 @@ from server.access.route import Route, declared
 from server.access.scopes import Client, Scope
 from server.access.tokens import Gate
 from server.errors import EncodingError, ForbiddenError
+from server.http.connections import parsed_address
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITES = (None, "same-origin", "none")
@@ -79,7 +79,8 @@ def check_host(host: str | None, allowed: Collection[str]) -> None:
     if host is None:
         return
     name = _name_of(host)
-    if name is None or not (_is_address(name) or "." not in name or name in allowed):
+    is_address = name is not None and "%" not in name and parsed_address(name) is not None
+    if name is None or not (is_address or "." not in name or name in allowed):
         raise ForbiddenError(
             f"the header Host is {host[:80]!r}, which is not known to be this server",
             hint="use its IP address or localhost, start it with --allow-host NAME, or require a token",
@@ -117,11 +118,3 @@ def _name_of(host: str) -> str | None:
         return urlsplit(f"//{host}").hostname
     except ValueError:
         return None
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from device_sdk.errors import UsageError
 from server.access.scopes import Scope
-from server.access.tokens import TokenStore, hash_of, time_text
+from server.access.tokens import TokenStore, hash_of, is_known, time_text
 from server.errors import AttemptsError, ConflictError, MalformedError, UnauthorizedError
 from server.http.connections import address_group
 from server.state.database import Database, utc_now
@@ -77,7 +77,7 @@ class Enrolments:
                     "the code is for another device" if bound else "the request names no device",
                     hint='send {"code": …, "device": "NAME"}',
                 )
-            if _is_taken(connection, name) or (bound is None and _is_known(connection, name)):
+            if _is_taken(connection, name) or (bound is None and is_known(connection, name)):
                 raise ConflictError(f"the device {name} is known already", hint=f"make a code with --device {name}")
             connection.execute("UPDATE enrolment_codes SET used = ? WHERE hash = ?", (time_text(self._now()), digest))
             connection.execute("UPDATE tokens SET revoked = 1 WHERE device = ? AND scope = 'device'", (name,))
@@ -147,11 +147,6 @@ def _is_taken(connection: sqlite3.Connection, device: str) -> bool:
     """True if a token of this name exists that is not this device's own."""
     row = connection.execute("SELECT scope, device FROM tokens WHERE name = ?", (device,)).fetchone()
     return row is not None and tuple(row) != (Scope.DEVICE.label, device)
-
-
-def _is_known(connection: sqlite3.Connection, device: str) -> bool:
-    query = "SELECT 1 FROM tokens WHERE device = ? UNION ALL SELECT 1 FROM log_lines WHERE device = ? LIMIT 1"
-    return connection.execute(query, (device, device)).fetchone() is not None
 
 
 def _plain(code: str) -> str:

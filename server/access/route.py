@@ -10,7 +10,7 @@ from flask import Flask, Response
 from werkzeug.exceptions import HTTPException
 
 from server.access.scopes import Scope
-from server.http.lanes import Lane
+from server.http.serving import Lane
 
 JSON, FORM = "application/json", "multipart/form-data"
 

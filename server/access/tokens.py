@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import secrets
 import sqlite3
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from device_sdk.errors import UsageError
 from device_sdk.supernet.blocks import IDENTIFIER
 from server.access.scopes import Client, Scope
 from server.errors import ForbiddenError, UnauthorizedError
+from server.http.connections import parsed_address
 from server.state.database import Database, utc_now
 
 _PREFIX = "pw_"  # lets secret scanners recognise leaked tokens
@@ -98,9 +98,8 @@ class TokenStore:
     def claim(self, name: str, device: str) -> bool:
         """Bind a token to the first device that it sends a log of; False if the device has lines or a token already."""
         with self._database.writing() as connection:
-            for table in ("tokens", "log_lines"):
-                if connection.execute(f"SELECT 1 FROM {table} WHERE device = ? LIMIT 1", (device,)).fetchone():
-                    return False
+            if is_known(connection, device):
+                return False
             statement = "UPDATE tokens SET device = ? WHERE name = ? AND device IS NULL"
             return bool(connection.execute(statement, (device, name)).rowcount)
 
@@ -175,7 +174,9 @@ class Gate:
             UnauthorizedError: the token is missing, wrong, expired or revoked; says which.
         """
         if not self.closed:
-            return Client(address, Scope.OPERATOR if _is_local(address) else Scope.DEVICE)
+            parsed = parsed_address(address)
+            local = parsed is not None and parsed.is_loopback
+            return Client(address, Scope.OPERATOR if local else Scope.DEVICE)
         if not token:
             raise UnauthorizedError("this server requires a token", hint=_HOW)
         if self._fixed is not None and hmac.compare_digest(self._fixed, hash_of(token)):
@@ -208,18 +209,15 @@ def hash_of(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def _is_local(address: str) -> bool:
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(parsed, "ipv4_mapped", None)
-    return bool((mapped or parsed).is_loopback)
-
-
 def _row_of(connection: sqlite3.Connection, name: str) -> tuple[str, str, str | None] | None:
     row = connection.execute("SELECT name, scope, device FROM tokens WHERE name = ?", (name,)).fetchone()
     return None if row is None else (row[0], row[1], row[2])
+
+
+def is_known(connection: sqlite3.Connection, device: str) -> bool:
+    """True if the device has a token or log lines."""
+    query = "SELECT 1 FROM tokens WHERE device = ? UNION ALL SELECT 1 FROM log_lines WHERE device = ? LIMIT 1"
+    return connection.execute(query, (device, device)).fetchone() is not None
 
 
 def _existing(connection: sqlite3.Connection, name: str) -> tuple[str, str, str | None]:

@@ -238,9 +238,16 @@ class Connection(HTTPChannel):
 
 def address_group(address: str) -> str:
     """Group of addresses that count as one client: the IPv4 address itself, or the /64 network of an IPv6 address."""
-    if ":" not in address:
-        return address
-    parsed = ipaddress.IPv6Address(address.partition("%")[0])
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
+    parsed = parsed_address(address)
+    if not isinstance(parsed, ipaddress.IPv6Address):
+        return address if parsed is None else str(parsed)
     return str(ipaddress.ip_network((parsed, 64), strict=False))
+
+
+def parsed_address(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An IP address, without its zone, as IPv4 if it stands for one; None if it is another text."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(parsed, "ipv4_mapped", None) or parsed

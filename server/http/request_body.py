@@ -58,11 +58,7 @@ def reserve(request: Request, size_bytes: int) -> None:
         reservation.grow(size_bytes)
 
 
-def _no_account(_: int) -> None:
-    """Counts nothing."""
-
-
-def decompress(data: bytes, encoding: str, *, max_bytes: int, account: Callable[[int], None] = _no_account) -> bytes:
+def decompress(data: bytes, encoding: str, *, max_bytes: int, account: Callable[[int], None] | None = None) -> bytes:
     """``data`` without its content encoding; never produces much more than ``max_bytes``.
 
     ``account`` is called with a number of bytes before so many more are produced, and may raise.
@@ -84,7 +80,8 @@ def decompress(data: bytes, encoding: str, *, max_bytes: int, account: Callable[
         while not stream.eof and (stream.unconsumed_tail or at < len(data)) and size <= max_bytes:
             compressed = stream.unconsumed_tail or data[at : at + _STEP_BYTES]
             at += 0 if stream.unconsumed_tail else len(compressed)
-            account(_STEP_BYTES)
+            if account is not None:
+                account(_STEP_BYTES)
             pieces.append(stream.decompress(compressed, _STEP_BYTES))
             size += len(pieces[-1])
     except zlib.error as error:

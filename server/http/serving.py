@@ -1,28 +1,31 @@
 """Waitress with limits per client, and graceful shutdown.
 
 Waitress itself drops requests in flight when it ends, and slow clients can take all its connections and threads. The
-loop below is waitress's, one iteration at a time; connections and threads are our own (``connections``, ``lanes``).
+loop below is waitress's, one iteration at a time; connections and threads are our own. Threads are in lanes: requests
+of one kind never wait for a thread that another kind holds.
 """
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import ipaddress
 import logging
 import socket
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from flask import Flask
 from waitress import wasyncore
 from waitress.adjustments import Adjustments
 from waitress.server import TcpWSGIServer
+from waitress.task import ThreadedTaskDispatcher
 
 from server.errors import ListenError
 from server.http.connections import Connection, address_group
-from server.http.lanes import Lane, LaneDispatcher
 from server.http.request_reader import AdmitBody, Limits
 
 _log = logging.getLogger(__name__)
@@ -37,6 +40,44 @@ _DRAIN_ROUND_S = 0.05
 _ACCEPTS_PER_ROUND = 64
 _LAST_ACCEPTS = 4  # rounds: more than wait at most
 _RECEIVE_BYTES = 64 * 1024
+
+
+class Lane(enum.Enum):
+    """The kinds of requests. A route declares its own; requests that were refused at the head are quick."""
+
+    QUICK = enum.auto()  # no work, no lock, no disk
+    INFERENCE = enum.auto()
+    DELIVERY = enum.auto()  # bundles and blobs
+    OTHER = enum.auto()  # jobs, logs, profiles, the page
+
+
+class LaneDispatcher:
+    """A dispatcher for waitress with a pool of threads per lane.
+
+    ``threads``: the size of each; ``lane_of``: of a request, by method and path.
+    """
+
+    def __init__(self, threads: Mapping[Lane, int], lane_of: Callable[[str, str], Lane]) -> None:
+        self._lane_of = lane_of
+        self._pools = {lane: ThreadedTaskDispatcher() for lane in Lane}
+        for lane, pool in self._pools.items():
+            # Silences a warning for every request that finds all threads busy; queues are bounded by the connections.
+            pool.queue_logger = logging.getLogger(f"{__name__}.waiting")
+            pool.queue_logger.setLevel(logging.ERROR)
+            pool.set_thread_count(threads[lane])
+
+    def add_task(self, connection: Any) -> None:
+        """Queue the first request of ``connection``."""
+        request = connection.requests[0]
+        lane = Lane.QUICK if request.error is not None else self._lane_of(request.command, request.path)
+        self._pools[lane].add_task(connection)
+
+    def shutdown(self, *, timeout: float) -> None:
+        """End all threads; wait for those that work for ``timeout`` seconds in all."""
+        for pool in self._pools.values():
+            pool.set_thread_count(0)
+        for pool in self._pools.values():
+            pool.shutdown(timeout=timeout / len(self._pools))
 
 
 class _Server(TcpWSGIServer):

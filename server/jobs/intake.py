@@ -17,11 +17,17 @@ from werkzeug.formparser import FormDataParser
 from device_sdk.bundles.bundle import MANIFEST
 from device_sdk.files.atomic import storage_errors
 from server.access.route import FORM
-from server.errors import ConflictError, EncodingError, MalformedError, NotInstalledError, TooLargeError
+from server.errors import (
+    ConflictError,
+    EncodingError,
+    MalformedError,
+    NotInstalledError,
+    TooLargeError,
+    UnprocessableError,
+)
 from server.http.request_body import read_body
 from server.jobs.job_request import MAX_BYTES, JobRequest, check_request, read_request
 from server.jobs.runner import JobRunner
-from server.jobs.safetensors_header import check_safetensors
 from server.jobs.store import Job, JobStore
 from server.jobs.workplace import Workplace
 from server.settings import Settings
@@ -29,6 +35,7 @@ from server.settings import Settings
 _PACKAGERS_MODULES = ("torch", "onnx", "onnxscript", "safetensors")
 _JOB, _WEIGHTS = "job", "weights"
 _MAX_PARTS = 4
+_MAX_HEADER_BYTES = 8_000_000  # of weights; thousands of tensors need a tenth of it
 _FORM_BYTES = 4 * MAX_BYTES  # besides the weights, in memory; the parser reads chunks of MAX_BYTES
 
 
@@ -101,6 +108,24 @@ def _read_job(request: Request, workplace: Workplace, *, max_weights_bytes: int)
         os.replace(uploaded, workplace.weights)
         with workplace.weights.open("rb") as file:
             return job, hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_safetensors(path: Path) -> None:
+    """Check that the file is complete safetensors with at least one tensor (UnprocessableError otherwise)."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with path.open("rb") as start:
+            if int.from_bytes(start.read(8), "little") > _MAX_HEADER_BYTES:
+                raise ValueError(f"its header has more than {_MAX_HEADER_BYTES} bytes")
+        with safe_open(path, framework="numpy") as file:
+            if not file.keys():
+                raise ValueError("it holds no tensor")
+    except (SafetensorError, ValueError) as error:
+        raise UnprocessableError(
+            f"the weights are no safetensors file: {error}",
+            hint="safetensors.torch.save_file(model.state_dict(), path)",
+        ) from error
 
 
 def _parse(

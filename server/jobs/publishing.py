@@ -189,8 +189,9 @@ class Publisher:
         check_name(name)
         if job.state is not State.DONE:
             raise ConflictError(f"the job is {job.state}", hint="only a job that is done has a bundle")
-        if job.published is None and self._is_there(job):
-            job = self._mark(job, workplace)
+        noted, version, digest = job.published_name, job.published_version, job.digest
+        if job.published is None and noted and is_published(noted, version, digest, catalogue=self._catalogue):
+            job = self._mark(job, workplace)  # the server was killed before it could
         if job.published is not None:
             if job.published_name != name:
                 raise ConflictError(f"the bundle was published as {job.published_name} {job.published_version} already")
@@ -202,11 +203,6 @@ class Publisher:
         self._store.mark_published(job.id)
         workplace.clear()
         return self._store.find(job.id)
-
-    def _is_there(self, job: Job) -> bool:
-        """True if the bundle is served as noted: the server was killed between publishing and recording it."""
-        name, version, digest = job.published_name, job.published_version, job.digest
-        return name is not None and is_published(name, version, digest, catalogue=self._catalogue)
 
     def _seal_and_move(self, job: Job, out: Path, name: str, by: str) -> None:
         version = next_version(name, catalogue=self._catalogue, folder=self._folder)

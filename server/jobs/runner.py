@@ -23,8 +23,7 @@ from server.errors import ConflictError
 from server.jobs.data_sets import data_references, locations
 from server.jobs.job_request import recipe_toml
 from server.jobs.job_user import JobUser
-from server.jobs.limits import excess_of
-from server.jobs.processes import end_group, end_orphan, mark_of
+from server.jobs.processes import end_group, end_orphan, excess_of, mark_of
 from server.jobs.publishing import Publisher, check_made
 from server.jobs.store import Job, JobStore, State
 from server.jobs.worker import Failure, arguments_of, failure_of, start_worker
@@ -259,7 +258,11 @@ class JobRunner:
             if work.process is None:
                 return
             if work.process.poll() is None:
-                excess = self._excess(work, workplace)
+                now_s = time.monotonic()
+                if now_s - work.measured_s < _MEASURE_S:
+                    return
+                work.measured_s, minutes, group = now_s, (now_s - work.began_s) / 60, work.process.pid
+                excess = excess_of(self._settings, minutes=minutes, group=group, folder=workplace.folder)
                 if excess is None:
                     return
                 self._end(work)
@@ -274,15 +277,6 @@ class JobRunner:
         del self._work[job.id]
         for forgotten in self._store.forget_old(self._settings.keep_jobs):
             self.workplace(forgotten).remove()
-
-    def _excess(self, work: _Work, workplace: Workplace) -> Failure | None:
-        """Failure of a job that exceeds a limit, measured every ``_MEASURE_S`` seconds; else None."""
-        now_s = time.monotonic()
-        if work.process is None or now_s - work.measured_s < _MEASURE_S:
-            return None
-        work.measured_s = now_s
-        minutes = (now_s - work.began_s) / 60
-        return excess_of(self._settings, minutes=minutes, group=work.process.pid, folder=workplace.folder)
 
     def _conclude(self, work: _Work, failure: Failure | None) -> None:
         if failure is not None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
@@ -179,11 +178,10 @@ class JobStore:
     def _select(self, condition: str, *values: object) -> list[Job]:
         with self._database.reading() as connection:
             rows = connection.execute(f"SELECT {_COLUMNS} FROM jobs {condition}", values).fetchall()
-        return [_job(*row) for row in rows]
+        return [
+            Job(job_id, client, decode_json(request, JobRequest), weights, State(state), *rest)
+            for job_id, client, request, weights, state, *rest in rows
+        ]
 
     def _time(self) -> str:
         return self._now().isoformat(timespec="milliseconds")
-
-
-def _job(job_id: str, client: str, request: bytes, weights_sha256: str | None, state: str, *rest: Any) -> Job:
-    return Job(job_id, client, decode_json(request, JobRequest), weights_sha256, State(state), *rest)

@@ -75,13 +75,17 @@ class Workplace:
         kept = (self.log, self.out) if keep_bundle else (self.log,)
         if self.folder.is_dir():
             for path in self.folder.iterdir():
-                if path in kept:
-                    continue
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    path.unlink(missing_ok=True)
+                if path not in kept:
+                    remove_entry(path)
 
     def remove(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def remove_entry(path: Path) -> None:
+    """Remove a file, a link, or a folder with all in it."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -6,7 +6,7 @@ from flask import Blueprint, Response, jsonify
 
 from device_sdk import __version__
 from server.access.route import Route
-from server.http.lanes import Lane
+from server.http.serving import Lane
 from server.services import Services
 
 

@@ -25,8 +25,8 @@ from server.access.route import Route
 from server.access.scopes import Scope
 from server.errors import NotFoundError, OverloadedError, TooLargeError
 from server.http.connections import CLIENT_GONE, RECEIVED_S
-from server.http.lanes import Lane
 from server.http.request_body import ENCODINGS, compress, read_body, reserve
+from server.http.serving import Lane
 from server.inference.offers import OfferedModel, Work, offered
 from server.inference.queue import ASK_AFTER_S
 from server.services import Services

@@ -45,7 +45,9 @@ def routes(services: Services) -> Blueprint:
 
 def _list(services: Services) -> Response:
     owner = None if client().may(Scope.OPERATOR) else client().name
-    jobs = services.jobs.latest(services.settings.listed_jobs, client=owner)
+    settings = services.settings
+    most = settings.keep_jobs + settings.max_queued_jobs + settings.jobs_at_once
+    jobs = services.jobs.latest(most, client=owner)
     listed = [_described(services, job) for job in jobs]
     return jsonify({"jobs": listed, "data": sorted(services.runner.references())})
 

@@ -134,12 +134,7 @@ def _limit_bytes(request: PlacementRequest) -> int | None:
     """Bytes of exits that fit the memory and arrive in time; None for no limit."""
     if request.transfer is None:
         return request.memory_bytes
-    arriving = transferable_bytes(
-        latency_budget_ms=request.transfer.latency_budget_ms,
-        search_ms=request.search_ms,
-        uplink_mbps=request.transfer.uplink_mbps,
-        downlink_mbps=request.transfer.downlink_mbps,
-    )
+    arriving = transferable_bytes(search_ms=request.search_ms, **msgspec.structs.asdict(request.transfer))
     return arriving if request.memory_bytes is None else min(arriving, request.memory_bytes)
 
 
@@ -147,10 +142,8 @@ def _stop_times(request: PlacementRequest) -> StopTimes:
     if request.stop_times is None:
         return UNIFORM
     try:
-        return StopTimes(
-            until=tuple(piece.until for piece in request.stop_times),
-            weight=tuple(piece.weight for piece in request.stop_times),
-        )
+        pieces = request.stop_times
+        return StopTimes(tuple(piece.until for piece in pieces), tuple(piece.weight for piece in pieces))
     except UsageError as error:
         raise MalformedError(str(error), hint=error.hint) from error
 

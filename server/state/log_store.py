@@ -148,7 +148,7 @@ class LogStore:
             StorageError: they could not be stored.
         """
         now = self._now()
-        received, latest = _text(now), _text(now + _MAX_SKEW)
+        received, latest = (time.isoformat(timespec="milliseconds") for time in (now, now + _MAX_SKEW))
         rows = [
             {
                 "device": device,
@@ -163,8 +163,8 @@ class LogStore:
         with self._database.writing() as connection:
             accepted = connection.executemany(_INSERT, rows).rowcount if rows else 0
             self._let_go(connection, device)
-            dropped = _dropped(connection, device)
-        return Ingested(accepted, len(lines) - accepted, dropped)
+            row = connection.execute("SELECT dropped FROM retention WHERE device = ?", (device,)).fetchone()
+        return Ingested(accepted, len(lines) - accepted, row[0] if row else 0)
 
     def latest(self, count: int) -> list[StoredLine]:
         """The latest lines of all devices, the newest first."""
@@ -216,12 +216,3 @@ class LogStore:
         with self._database.reading() as connection:
             rows = connection.execute(query, parameters).fetchall()
         return [StoredLine(device, received, time, decode_json(line, LogLine)) for device, received, time, line in rows]
-
-
-def _dropped(connection: sqlite3.Connection, device: str) -> int:
-    row = connection.execute("SELECT dropped FROM retention WHERE device = ?", (device,)).fetchone()
-    return row[0] if row else 0
-
-
-def _text(time: datetime) -> str:
-    return time.isoformat(timespec="milliseconds")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waitress.buffers import OverflowableBuffer
 
-from server.http.chunked_body import FREE_CHUNKS, ChunkedBody
+from server.http.request_reader import FREE_CHUNKS, ChunkedBody
 
 
 def receive(pieces):

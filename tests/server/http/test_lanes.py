@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from server.app import create_app
-from server.http.lanes import Lane, LaneDispatcher
-from server.http.serving import LANE_OF
+from server.http.serving import LANE_OF, Lane, LaneDispatcher
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from server.jobs.limits import excess_of, memory_of_group, size_of_folder
+from server.jobs.processes import excess_of, memory_of_group, size_of_folder
 from server.settings import Settings
 
 

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.errors import UnprocessableError
-from server.jobs.safetensors_header import check_header, check_safetensors
+from server.jobs.intake import check_safetensors
+
+library = pytest.importorskip("safetensors.numpy", reason="needs the extra: pip install 'pathweave[packager]'")
 
 TWO = {"a": ("F32", [2, 3], b"\0" * 24), "b": ("I64", [], b"\0" * 8)}
 
@@ -30,9 +32,8 @@ def test_whole_files_pass(check, safetensors_bytes):
 
 
 def test_what_the_library_writes_passes(check, tmp_path):
-    numpy_files = pytest.importorskip("safetensors.numpy", reason="needs the extra: pip install 'pathweave[packager]'")
     arrays = {"w": np.ones((3, 4), np.float32), "n": np.array(3), "h": np.ones(7, np.float16), "b": np.ones(3, bool)}
-    check(numpy_files.save(arrays, metadata={"x": "y"}))
+    check(library.save(arrays, metadata={"x": "y"}))
 
 
 def test_a_file_cut_anywhere_is_refused(check, safetensors_bytes):
@@ -43,7 +44,7 @@ def test_a_file_cut_anywhere_is_refused(check, safetensors_bytes):
 
 
 def test_bytes_after_it_are_refused(check, safetensors_bytes):
-    with pytest.raises(UnprocessableError, match="33 bytes of data, its header describes 32"):
+    with pytest.raises(UnprocessableError, match="no safetensors file"):
         check(safetensors_bytes(TWO) + b"x")
 
 
@@ -71,14 +72,13 @@ def header(**tensors):
         header(a=("F32", [-2], [0, 8])),
         header(a=("F32", [2], [8, 0])),
         header(a=("F99", [2], [0, 8])),
-        header(a=("F32", [1] * 17, [0, 4]), b=("F32", [1], [4, 8])),
         header(a=("F32", [1], [0, 4]), b=("F32", [1], [0, 4]), c=("F32", [1], [4, 8])),
         header(a=("F32", [2**40, 2**40], [0, 8])),
     ],
 )
-def test_headers_that_do_not_describe_the_data_are_refused(data):
+def test_headers_that_do_not_describe_the_data_are_refused(check, data):
     with pytest.raises(UnprocessableError):
-        check_header(data, data_bytes=8)
+        check(struct.pack("<Q", len(data)) + data + bytes(8))
 
 
 def test_a_header_that_says_it_is_huge_is_not_read(check):
@@ -92,11 +92,12 @@ def test_other_files_are_refused(check):
             check(data)
 
 
-@settings(max_examples=200)
-@given(st.binary(max_size=300), st.integers(0, 300))
-def test_no_header_breaks_it(data, size):
-    try:
-        check_header(data, data_bytes=size)
-    except UnprocessableError:
-        return
-    raise AssertionError("random bytes are no header")
+def test_no_header_breaks_it(tmp_path):
+    @settings(max_examples=200)
+    @given(st.binary(max_size=300), st.integers(0, 300))
+    def tried(data, size):
+        (tmp_path / "w").write_bytes(struct.pack("<Q", len(data)) + data + bytes(size))
+        with pytest.raises(UnprocessableError):
+            check_safetensors(tmp_path / "w")
+
+    tried()

@@ -4,7 +4,7 @@ import contextlib
 import io
 import os
 
-from server.http.file_section import FileSection
+from server.routes.bundles import FileSection
 
 
 def section():
