@@ -25,10 +25,10 @@ from device_sdk.session.device_state import device_id
 from device_sdk.supernet.plan_json import decode_plan
 from device_sdk.transports import make_transport
 from pathweave.server_process import ServerProcess, running_server
-from server.database import Database
-from server.log_store import LogStore
+from server.access.tokens import TokenStore
 from server.settings import database_path
-from server.tokens import TokenStore
+from server.state.database import Database
+from server.state.log_store import LogStore
 from tests.end_to_end.cutting_proxy import cutting
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ import pytest
 from device_sdk.commands.command_line import emit, json_option
 from device_sdk.errors import MissingExtraError, PathweaveError, StorageError, UsageError
 from pathweave import __version__
-from pathweave.cli import COMMANDS, as_missing_extra, cli, main
+from pathweave.cli import COMMANDS, MOVED, as_missing_extra, cli, main
 
 ROOT = Path(__file__).parents[2]
 
@@ -173,6 +173,15 @@ def test_the_entry_points_are_the_table() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["pathweave.commands"] == COMMANDS
     assert project["scripts"] == {"pathweave": "pathweave.cli:main"}
+
+
+@pytest.mark.parametrize(("before", "now"), MOVED.items())
+def test_an_earlier_name_says_in_one_line_what_to_write_now(
+    before: str, now: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([before, "list", "--help"]) == 2
+    assert capsys.readouterr().err == f"error: `pathweave {before}` is now `pathweave {now}`\n"
+    assert main([*now.split(), "--help"]) == 0
 
 
 def test_every_command_loads_and_takes_json() -> None:

@@ -22,7 +22,7 @@ from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Ask, MaxConfidence, Plan, RemoteRef
 from device_sdk.transports import make_transport
-from server.scopes import Scope
+from server.access.scopes import Scope
 
 SAMPLE = b"SampleCanary"  # a whole image: 2 × 2 pixels of three colours
 PASSWORD = "PasswordCanary7319"

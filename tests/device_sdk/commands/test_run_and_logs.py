@@ -233,7 +233,7 @@ def test_exits_worth_their_memory_can_be_held_alone(as_json, pathweave, tiny_bun
     assert "exits: none" in out
 
 
-@pytest.mark.parametrize("old", ["calibrate", "place", "plan", "plan-hybrid", "split", "bench"])
+@pytest.mark.parametrize("old", ["calibrate", "place", "plan", "plan-hybrid", "split"])
 def test_an_old_command_names_the_new_one(pathweave, old):
     status, _, err = pathweave(old, "anything")
     assert status == 2
