@@ -25,8 +25,7 @@ from pathweave.error_report import shortened, write_error_report
 
 COMMAND_GROUP = "pathweave.commands"
 
-# pyproject.toml has the same table as entry points, to which other distributions can add. This one serves a clone that
-# is not installed.
+# Other distributions add theirs as entry points of the group.
 COMMANDS = {
     "package": "packager.commands:package",
     "package-hybrid": "packager.hybrid.command:package_hybrid",

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -167,12 +166,6 @@ def test_characters_that_the_output_lacks_are_replaced(encoding: str, as_json: t
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.strip().endswith(__version__)
-
-
-def test_the_entry_points_are_the_table() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"]["pathweave.commands"] == COMMANDS
-    assert project["scripts"] == {"pathweave": "pathweave.cli:main"}
 
 
 @pytest.mark.parametrize(("before", "now"), MOVED.items())
