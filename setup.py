@@ -1,4 +1,4 @@
-"""Builds the wheel: its folders are installed under ``pathweave``, so that no other top-level name is taken (ADR 68).
+"""Builds the wheel: its folders are installed under ``pathweave``, so that no other top-level name is taken (ADR 69).
 
 The checkout keeps its folders and their import names; an editable installation uses them as they are. Everything else
 about the distribution stands in pyproject.toml.
