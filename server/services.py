@@ -67,9 +67,7 @@ def make_services(
         enrolments=Enrolments(database, now=now),
         enrolment_attempts=AttemptLimit(),
         logs=LogStore(database, keep_lines=settings.keep_log_lines, keep_digests=settings.keep_log_digests, now=now),
-        models=ModelCache(
-            runtime or make_runtime("onnxruntime", threads=settings.inference_threads), limit=settings.max_models
-        ),
+        models=ModelCache(runtime or make_runtime(threads=settings.inference_threads), limit=settings.max_models),
         queue=BatchQueue(
             limit=settings.queue_limit,
             client_share=settings.client_share,
