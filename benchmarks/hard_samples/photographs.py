@@ -19,7 +19,6 @@ from benchmarks.real_size.photographs import load_photographs
 from benchmarks.support.bundles import cache_folder
 from device_sdk.data.inputs import RawInputs
 from device_sdk.data.views import VIEWS, views
-from device_sdk.execution.deciders import ease
 from device_sdk.policies.deciding.decider_fitting import (
     TOP_TWO,
     Viewed,
@@ -30,6 +29,7 @@ from device_sdk.policies.deciding.decider_fitting import (
 from device_sdk.policies.deciding.pool_fitting import fit_pool
 from device_sdk.policies.deciding.router_fitting import fit_router
 from device_sdk.runtimes.port import Array
+from device_sdk.supernet.deciders import ease
 from device_sdk.supernet.plan import Decider, Entropy, Margin, MaxConfidence
 from packager.inputs.model_loader import LoadedModel, Pixels, load_model
 from pathweave.bench import BenchOptions

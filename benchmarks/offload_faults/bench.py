@@ -14,10 +14,10 @@ from benchmarks.offload_faults.faulty_proxy import FaultyProxy, faulty_proxy
 from benchmarks.offload_faults.network import follow_network
 from benchmarks.support.reference_bundles import load_part, package_pretrained
 from benchmarks.support.sources import Logits, logits_from
-from device_sdk.execution.deciders import confidence
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import FALLBACK, SERVER, SUBNET, Answer
+from device_sdk.supernet.deciders import confidence
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Ask, MaxConfidence, Plan, RemoteRef
 from pathweave.bench import BenchOptions, BenchOutcome, Target
 from pathweave.server_process import ServerProcess

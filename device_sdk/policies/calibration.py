@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from device_sdk.data.inputs import Inputs, as_inputs
 from device_sdk.errors import InputError, UsageError
-from device_sdk.execution.deciders import confidence
 from device_sdk.execution.paging_plan import all_stay
 from device_sdk.execution.plan_segments import segments
 from device_sdk.execution.workspace import Workspace
@@ -29,6 +28,7 @@ from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import MB, CostModel
+from device_sdk.supernet.deciders import confidence
 from device_sdk.supernet.plan import (
     ANY_SERVER,
     Ask,

@@ -30,7 +30,6 @@ from device_sdk.supernet.plan import (
     Decider,
     Edge,
     ExitChoice,
-    Logistic,
     Plan,
     Split,
     Subnet,
@@ -357,8 +356,8 @@ class Supernet:
 
     def _check_decider(self, decider: Decider) -> None:
         classes = self.cut_points[-1].tensors[-1].shape[-1]
-        if isinstance(decider, Logistic) and len(decider.by_answer) not in (0, classes):
-            raise UsageError(f"the decider was made for {len(decider.by_answer)} classes; the model has {classes}")
+        if decider.made_for not in (0, classes):
+            raise UsageError(f"the decider was made for {decider.made_for} classes; the model has {classes}")
 
     def _check_split(self, split: Split, subnet: Subnet, exits: list[int]) -> None:
         if split.is_whole:

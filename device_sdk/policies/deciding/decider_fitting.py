@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.errors import InputError
-from device_sdk.execution.deciders import ease, feature, first_and_second
 from device_sdk.runtimes.port import Array
-from device_sdk.supernet.plan import Logistic, LogitFeature, Router
+from device_sdk.supernet.deciders import Logistic, LogitFeature, Router, ease
+from device_sdk.supernet.deciders.logistic import feature, first_and_second
 
 Values = npt.NDArray[np.float64]
 

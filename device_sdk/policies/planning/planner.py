@@ -30,13 +30,12 @@ from device_sdk.policies.planning.choice import Choice, Option
 from device_sdk.policies.planning.families import Families, Family
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import CostModel, Power
+from device_sdk.supernet.deciders import UNFITTED
 from device_sdk.supernet.plan import (
     Abstain,
     Ask,
     Decider,
-    Entropy,
     ExitChoice,
-    Margin,
     MaxConfidence,
     Plan,
     RemoteRef,
@@ -47,7 +46,6 @@ from device_sdk.supernet.requirement import Requirement
 from device_sdk.supernet.supernet import Supernet
 
 _ROUTER_SAMPLES = 300  # below, a router has nothing to learn from
-_UNFITTED: tuple[Decider, ...] = (MaxConfidence(0.0), Entropy(0.0), Margin(0.0))
 _ABSTAINS = Abstain(MaxConfidence(0.0))
 
 
@@ -170,7 +168,7 @@ class Planner:
         if server is not None and best is not None and len(logits) >= _ROUTER_SAMPLES:
             router = fit_router_if_better(logits, easy, best.eases, views=viewed)
             fitted.append(None if router is None else router.decider)
-        return [*_UNFITTED, *(decider for decider in fitted if decider is not None)]
+        return [*UNFITTED, *(decider for decider in fitted if decider is not None)]
 
     def _gains_nothing(self, own: Array, server: RemoteRef | None) -> npt.NDArray[np.bool_]:
         """Mask [..., count]: ``own`` logits [..., count, classes] are right, or still wrong after asking."""
@@ -231,7 +229,7 @@ class Planner:
         route = Route.to_end(self._supernet, plan, self._evidence, self._costs, network)
         yield Family(plan.kind, Costs.of(route.cost(power)), _always(plan))
         if self._remote_rankings is None:
-            self._remote_rankings = _rankings(route, _UNFITTED)
+            self._remote_rankings = _rankings(route, UNFITTED)
         yield _swept(plan, _ABSTAINS, Sweep(self._remote_rankings, route), None, power)
 
     def _splits(self, subnet: Subnet, network: Network | None) -> Iterator[Split]:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from device_sdk.execution.deciders import ease, hard
-from device_sdk.execution.router import meta_features
+from device_sdk.supernet.deciders import ease, hard
+from device_sdk.supernet.deciders.router import meta_features
 from device_sdk.supernet.plan import MOST_ROUTER_NEURONS, ROUTER_FEATURES, Router
 
 

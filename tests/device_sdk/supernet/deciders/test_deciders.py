@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from device_sdk.execution.deciders import confidence, ease, entropy, hard, margin
+from device_sdk.supernet.deciders import confidence, ease, hard
+from device_sdk.supernet.deciders.port import entropy, margin
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Entropy, Logistic, Margin, MaxConfidence, Router
 
 LOGITS = np.log(np.array([[0.7, 0.2, 0.1], [0.4, 0.35, 0.25], [1.0, 1e-30, 1e-30]], dtype=np.float32))
