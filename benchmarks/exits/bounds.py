@@ -27,7 +27,7 @@ from device_sdk.runtimes import make_runtime
 from device_sdk.runtimes.port import Array
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.cost import CostModel
-from device_sdk.supernet.deciders import confidence
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice
 from packager.inputs.model_loader import load_model
 from packager.supernet.expansion import count_macs

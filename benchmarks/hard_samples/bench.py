@@ -33,7 +33,7 @@ from device_sdk.policies.deciding.router_fitting import fit_router
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import FALLBACK, SERVER, SUBNET
-from device_sdk.supernet.deciders import ease, with_limit
+from device_sdk.supernet.deciders.port import ease, with_limit
 from device_sdk.supernet.plan import (
     UNREACHABLE_CONFIDENCE,
     Ask,

@@ -9,7 +9,7 @@ from benchmarks.hard_samples.judging import SENT, TWO_SIDED_95
 from device_sdk.offload.asked_share import AskedShare
 from device_sdk.policies.deciding.decider_fitting import Viewed, fit_best_logistic
 from device_sdk.runtimes.port import Array
-from device_sdk.supernet.deciders import ease
+from device_sdk.supernet.deciders.port import ease
 from device_sdk.supernet.plan import Decider, Entropy
 
 Eases = npt.NDArray[np.float64]

@@ -29,7 +29,7 @@ from device_sdk.policies.deciding.decider_fitting import (
 from device_sdk.policies.deciding.pool_fitting import fit_pool
 from device_sdk.policies.deciding.router_fitting import fit_router
 from device_sdk.runtimes.port import Array
-from device_sdk.supernet.deciders import ease
+from device_sdk.supernet.deciders.port import ease
 from device_sdk.supernet.plan import Decider, Entropy, Margin, MaxConfidence
 from packager.inputs.model_loader import LoadedModel, Pixels, load_model
 from pathweave.bench import BenchOptions

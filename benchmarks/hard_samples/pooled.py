@@ -14,7 +14,7 @@ from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.deciding.decider_fitting import Fitted, Viewed, fit_best_logistic
 from device_sdk.policies.deciding.pool_fitting import fit_pool
 from device_sdk.session.adaptive_model import AdaptiveModel
-from device_sdk.supernet.deciders import ease, hard, with_limit
+from device_sdk.supernet.deciders.port import ease, hard, with_limit
 from device_sdk.supernet.plan import Ask, Entropy, Logistic, Plan, RemoteRef
 
 Eases = npt.NDArray[np.float64]

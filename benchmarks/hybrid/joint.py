@@ -31,7 +31,7 @@ from device_sdk.runtimes import OnnxRuntime
 from device_sdk.search.nearby import mutate
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.cost import CostModel, EdgeCost
-from device_sdk.supernet.deciders import ease
+from device_sdk.supernet.deciders.port import ease
 from device_sdk.supernet.paths import k_cheapest
 from device_sdk.supernet.plan import Entropy, Subnet
 from device_sdk.supernet.supernet import Supernet

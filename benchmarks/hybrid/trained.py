@@ -18,7 +18,7 @@ from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import FALLBACK, SERVER, SUBNET
-from device_sdk.supernet.deciders import ease, hard
+from device_sdk.supernet.deciders.port import ease, hard
 from device_sdk.supernet.plan import Ask, Decider, Plan
 from packager.hybrid.job_loader import ModelChoice, load_hybrid_job
 from packager.hybrid.pipeline import REPORT, HybridJob, PackagedHybrid, package_hybrid

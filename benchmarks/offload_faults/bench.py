@@ -17,7 +17,7 @@ from benchmarks.support.sources import Logits, logits_from
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import FALLBACK, SERVER, SUBNET, Answer
-from device_sdk.supernet.deciders import confidence
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Ask, MaxConfidence, Plan, RemoteRef
 from pathweave.bench import BenchOptions, BenchOutcome, Target
 from pathweave.server_process import ServerProcess

@@ -26,7 +26,7 @@ from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import SERVER
 from device_sdk.supernet.cost import UPLINKS, Budget, CostModel, PlanCost, Power
-from device_sdk.supernet.deciders import ease, everything_is_hard, with_limit
+from device_sdk.supernet.deciders.port import ease, everything_is_hard, with_limit
 from device_sdk.supernet.plan import (
     Abstain,
     Ask,

@@ -31,7 +31,7 @@ from device_sdk.runtimes.allocator import give_back_freed_memory
 from device_sdk.runtimes.port import Array, Runtime
 from device_sdk.runtimes.stop_signal import StopSignal
 from device_sdk.supernet.cost import EdgeCost
-from device_sdk.supernet.deciders import leaving
+from device_sdk.supernet.deciders.port import leaving
 from device_sdk.supernet.plan import Edge, Plan
 
 RunTail = Callable[[Sequence[Array]], Array | None]

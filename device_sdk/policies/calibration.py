@@ -28,7 +28,7 @@ from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import MB, CostModel
-from device_sdk.supernet.deciders import confidence
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.plan import (
     ANY_SERVER,
     Ask,

@@ -19,8 +19,8 @@ from device_sdk.profiling.stretches import WARMUP, Timing
 from device_sdk.profiling.timing import NANOSECONDS_PER_MS, Clock
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
 from device_sdk.runtimes.stop_signal import StopSignal
-from device_sdk.supernet.deciders import Decider, decider_kind, hard
-from device_sdk.supernet.plan import Plan
+from device_sdk.supernet.deciders.port import hard
+from device_sdk.supernet.plan import Decider, Plan, decider_kind
 
 _ROUNDS, _LEAST_ROUNDS = 16, 3  # of each kind of decider
 _LIMIT_S = 1.0

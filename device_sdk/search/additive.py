@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.random_source import SplitMix64
-from device_sdk.supernet.blocks import ORIGINAL
 from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
 
@@ -231,7 +230,7 @@ def block_errors(supernet: Supernet) -> dict[str, float]:
 
     A missing error is the median error per spanned cut point of the other blocks, times the block's span.
     """
-    added = [block for block in supernet.blocks if block.kind != ORIGINAL]
+    added = [block for block in supernet.blocks if not block.is_original]
     known = [b.distillation_error / (b.end - b.start) for b in added if b.distillation_error is not None]
     per_span = float(np.median(known)) if known else _ERROR_PER_SPAN
     errors = {block.id: 0.0 for block in supernet.blocks}

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.runtimes.port import Array
-from device_sdk.supernet.deciders import confidence
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.plan import Plan
 
 SUBNET, SERVER, FALLBACK, ABSTAINED = "subnet", "server", "fallback", "abstained"

@@ -30,7 +30,7 @@ from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array
 from device_sdk.session.answer import ABSTAINED, FALLBACK, SERVER, SUBNET
 from device_sdk.supernet.cost import Uplink
-from device_sdk.supernet.deciders import hard as hard_samples
+from device_sdk.supernet.deciders.port import hard as hard_samples
 from device_sdk.supernet.plan import Abstain, AnswerLocally, Ask, Edge, Hard, Plan, RemoteRef, Split
 
 if TYPE_CHECKING:

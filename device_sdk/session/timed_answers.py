@@ -22,7 +22,7 @@ from device_sdk.runtimes.stop_signal import StopSignal
 from device_sdk.session.alarm import Alarm
 from device_sdk.session.answer import ABSTAINED, FALLBACK, SUBNET, Answer
 from device_sdk.session.running import Running
-from device_sdk.supernet.deciders import hard as hard_samples
+from device_sdk.supernet.deciders.port import hard as hard_samples
 from device_sdk.supernet.plan import Abstain, AnswerLocally, Plan
 
 _MEASURE_AGAIN_S = 0.05  # at most so often, while deadlines are refused

@@ -15,8 +15,6 @@ import msgspec
 IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")  # names of bundles, blocks and exits
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
-
-
 ORIGINAL = "original"  # the kind of the pretrained blocks, which lead from the input to the output
 
 
@@ -30,10 +28,6 @@ class BlockKind(msgspec.Struct, frozen=True):
     spans: Literal["one", "several", "any"] = "any"
     weights: bool = True
     skip: bool = False
-
-    def fits(self, block: Block) -> bool:
-        """True if the span of ``block`` is one that this kind allows."""
-        return self.spans == "any" or (block.end - block.start > 1) == (self.spans == "several")
 
 
 BLOCK_KINDS: dict[str, BlockKind] = {
@@ -162,6 +156,17 @@ class Block(msgspec.Struct, frozen=True):
     renditions: tuple[Rendition, ...]
     distillation_error: float | None = None
     copied_from: str | None = None
+
+    @property
+    def is_original(self) -> bool:
+        """True for a pretrained block."""
+        return self.kind == ORIGINAL
+
+    @property
+    def fits_kind(self) -> bool:
+        """True if it replaces as many originals as its kind does."""
+        spans = kind_named(self.kind).spans
+        return spans == "any" or (self.end - self.start > 1) == (spans == "several")
 
 
 class Exit(msgspec.Struct, frozen=True):

@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
-from device_sdk.supernet.deciders import MOST_ROUTER_NEURONS as MOST_ROUTER_NEURONS
-from device_sdk.supernet.deciders import ROUTER_FEATURES as ROUTER_FEATURES
-from device_sdk.supernet.deciders import Decider as Decider
-from device_sdk.supernet.deciders import Entropy as Entropy
-from device_sdk.supernet.deciders import Logistic as Logistic
-from device_sdk.supernet.deciders import LogitFeature as LogitFeature
-from device_sdk.supernet.deciders import Margin as Margin
-from device_sdk.supernet.deciders import MaxConfidence as MaxConfidence
-from device_sdk.supernet.deciders import Router as Router
-from device_sdk.supernet.deciders import decider_kind as decider_kind
+from device_sdk.supernet.deciders.logistic import Logistic as Logistic
+from device_sdk.supernet.deciders.port import Entropy as Entropy
+from device_sdk.supernet.deciders.port import Margin as Margin
+from device_sdk.supernet.deciders.port import MaxConfidence as MaxConfidence
+from device_sdk.supernet.deciders.port import Thresholded
+from device_sdk.supernet.deciders.router import Router as Router
 
 
 class Edge(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
@@ -159,6 +155,17 @@ class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def is_whole(self) -> bool:
         """True if a model of the server runs as a whole, not a path of the bundle."""
         return not self.position and not self.tail
+
+
+Decider = MaxConfidence | Entropy | Margin | Logistic | Router
+UNFITTED: tuple[Decider, ...] = tuple(
+    kind(0.0) for kind in get_args(Decider) if kind.__struct_fields__ == ("threshold",)
+)
+
+
+def decider_kind(decider: Thresholded) -> str:
+    """Its tag in JSON."""
+    return str(decider.__struct_config__.tag)
 
 
 class AnswerLocally(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="answer"):

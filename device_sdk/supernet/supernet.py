@@ -12,18 +12,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from device_sdk.errors import ManifestError, UsageError
-from device_sdk.supernet.blocks import (
-    ITEM_BYTES,
-    ORIGINAL,
-    Block,
-    CutPoint,
-    Exit,
-    InputSize,
-    Rendition,
-    TensorSpec,
-    free_axes,
-    kind_named,
-)
+from device_sdk.supernet.blocks import ITEM_BYTES, Block, CutPoint, Exit, InputSize, Rendition, TensorSpec, free_axes
 from device_sdk.supernet.plan import (
     AnswerLocally,
     Ask,
@@ -81,7 +70,7 @@ class Supernet:
                     f"exit {exit_.id} is at cut point {exit_.position}; exits lie between 0 and {self.output_index}"
                 )
             _check_renditions(f"exit {exit_.id}", exit_.renditions)
-        starts = sorted(block.start for block in self.blocks if block.kind == ORIGINAL)
+        starts = sorted(block.start for block in self.blocks if block.is_original)
         if starts != list(range(self.output_index)):
             raise ManifestError("the original blocks do not make one path from the input to the output")
         self._check_input_sizes()
@@ -104,7 +93,7 @@ class Supernet:
                 or one.shapes[-1][-1] != self.cut_points[-1].tensors[-1].shape
             ):
                 raise ManifestError(f"the input size {name} has other ends than the model")
-        stuck = [block.id for block in self.blocks if block.kind == ORIGINAL and not _runs_at_any_size(block)]
+        stuck = [block.id for block in self.blocks if block.is_original and not _runs_at_any_size(block)]
         if self.input_sizes and stuck:
             raise ManifestError(f"block {stuck[0]} runs at no other input size than the model's own")
 
@@ -118,7 +107,7 @@ class Supernet:
     def _check_block(self, block: Block, mandatory: list[int]) -> None:
         if not 0 <= block.start < block.end <= self.output_index:
             raise ManifestError(f"block {block.id} runs from {block.start} to {block.end}")
-        if not kind_named(block.kind).fits(block):
+        if not block.fits_kind:
             raise ManifestError(f"block {block.id} is {block.kind}, but runs from {block.start} to {block.end}")
         _check_renditions(f"block {block.id}", block.renditions)
         following = bisect_right(mandatory, block.start)
@@ -132,7 +121,7 @@ class Supernet:
 
     @cached_property
     def _originals(self) -> dict[int, Block]:
-        return {block.start: block for block in self.blocks if block.kind == ORIGINAL}
+        return {block.start: block for block in self.blocks if block.is_original}
 
     @cached_property
     def sizes(self) -> tuple[tuple[int, ...], ...]:

@@ -22,8 +22,7 @@ from device_sdk.policies.costs.route import Route
 from device_sdk.policies.costs.threshold_sweep import Ranking
 from device_sdk.runtimes import make_runtime, runs_on
 from device_sdk.supernet.cost import CostModel, EdgeCost
-from device_sdk.supernet.deciders import Thresholded
-from device_sdk.supernet.deciders.port import Array, Scores
+from device_sdk.supernet.deciders.port import Array, Scores, Thresholded
 from device_sdk.supernet.plan import Abstain, Plan
 
 SAMPLES, ABSTAINED = 200, 20
@@ -32,7 +31,7 @@ SAMPLES, ABSTAINED = 200, 20
 class LogitGap(Thresholded, frozen=True, tag="logit_gap"):
     """Hard is a sample whose two largest logits differ by less than ``threshold``."""
 
-    # in the SDK: a file in device_sdk/supernet/deciders, a name in ``Decider`` there, and one more case for
+    # in the SDK: a file in device_sdk/supernet/deciders, a name in ``Decider`` of supernet/plan.py, and a case in
     # tests/contract/write_vectors.py. Plans that name it can then be stored and read, and the planner tries it.
     easiest: ClassVar[float] = math.inf
 

@@ -33,7 +33,7 @@ from device_sdk.fragments.operators import ELEMENT_BYTES, OPERATORS
 from device_sdk.random_source import SplitMix64, uniform_floats
 from device_sdk.signing import signatures
 from device_sdk.supernet.blocks import Block, CutPoint, Golden, InputSize, Rendition, TensorSpec
-from device_sdk.supernet.deciders import confidence, ease, hard, leaving
+from device_sdk.supernet.deciders.port import confidence, ease, hard, leaving
 from device_sdk.supernet.deciders.router import meta_features
 from device_sdk.supernet.paths import (
     WindowSampler,

@@ -18,7 +18,7 @@ from device_sdk.policies.deciding.thresholds import ExitSamples, Rights
 from device_sdk.runtimes.port import Array, LoadedStretch
 from device_sdk.supernet.blocks import Exit
 from device_sdk.supernet.cost import CostModel
-from device_sdk.supernet.deciders import confidence
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice, Subnet
 
 

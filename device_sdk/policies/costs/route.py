@@ -16,7 +16,7 @@ from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.blocks import CutPoint
 from device_sdk.supernet.cost import CostModel, PlanCost, Power
-from device_sdk.supernet.deciders import hard, leaving
+from device_sdk.supernet.deciders.port import hard, leaving
 from device_sdk.supernet.plan import Abstain, Ask, Decider, Edge, Plan, RemoteRef, Split, Subnet
 from device_sdk.supernet.supernet import Supernet
 

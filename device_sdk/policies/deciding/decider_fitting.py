@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from device_sdk.errors import InputError
 from device_sdk.runtimes.port import Array
-from device_sdk.supernet.deciders import Logistic, LogitFeature, Router, ease
-from device_sdk.supernet.deciders.logistic import feature, first_and_second
+from device_sdk.supernet.deciders.logistic import Logistic, LogitFeature, feature, first_and_second
+from device_sdk.supernet.deciders.port import ease
+from device_sdk.supernet.deciders.router import Router
 
 Values = npt.NDArray[np.float64]
 

@@ -24,7 +24,7 @@ from device_sdk.policies.joint_thresholds.optimum import (
 )
 from device_sdk.policies.joint_thresholds.table import AskingEnd, Correct, Table
 from device_sdk.supernet.cost import CostModel, Power
-from device_sdk.supernet.deciders import confidence
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.plan import Ask, ExitChoice, MaxConfidence, Plan, RemoteRef, Subnet
 from device_sdk.supernet.requirement import Requirement
 from device_sdk.supernet.supernet import Supernet

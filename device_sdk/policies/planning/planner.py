@@ -30,8 +30,8 @@ from device_sdk.policies.planning.choice import Choice, Option
 from device_sdk.policies.planning.families import Families, Family
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import CostModel, Power
-from device_sdk.supernet.deciders import UNFITTED
 from device_sdk.supernet.plan import (
+    UNFITTED,
     Abstain,
     Ask,
     Decider,

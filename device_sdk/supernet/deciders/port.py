@@ -37,10 +37,6 @@ class Thresholded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_f
         """The score below which samples are hard."""
         return self.sign * self.threshold
 
-    def with_limit(self, limit: float) -> Self:
-        """The same decider with another ``limit``."""
-        return msgspec.structs.replace(self, threshold=self.sign * limit)
-
     @property
     def made_for(self) -> int:
         """Number of classes that it was made for; 0: for any."""
@@ -79,12 +75,12 @@ def leaving(choice: ExitChoice, logits: Array) -> tuple[npt.NDArray[np.bool_], n
 
 def with_limit(decider: Kind, limit: float) -> Kind:
     """The decider that calls samples hard whose ``ease`` lies below ``limit``."""
-    return decider.with_limit(limit)
+    return msgspec.structs.replace(decider, threshold=decider.sign * limit)
 
 
 def everything_is_hard(decider: Kind) -> Kind:
     """The decider with a threshold that no sample's ease reaches."""
-    return decider.with_limit(math.nextafter(decider.easiest, math.inf))
+    return with_limit(decider, math.nextafter(decider.easiest, math.inf))
 
 
 class MaxConfidence(Thresholded, frozen=True, tag="max_confidence"):
@@ -103,7 +99,7 @@ class Entropy(Thresholded, frozen=True, tag="entropy"):
 
     def score(self, logits: Array) -> Scores:
         """See the port."""
-        return -entropy(logits)
+        return -Seen(logits).entropy
 
 
 class Margin(Thresholded, frozen=True, tag="margin"):
@@ -111,7 +107,7 @@ class Margin(Thresholded, frozen=True, tag="margin"):
 
     def score(self, logits: Array) -> Scores:
         """See the port."""
-        return margin(logits)
+        return Seen(logits).margin
 
 
 class Seen:
@@ -142,15 +138,18 @@ class Seen:
 
     @property
     def confidence(self) -> Scores:
+        """The largest softmax probability [batch]."""
         return np.asarray(1.0 / self.total)
 
     @property
     def margin(self) -> Scores:
+        """The difference of the two largest softmax probabilities [batch]."""
         largest = np.maximum.reduce(self.probabilities, axis=1)
         return np.asarray(largest - second(self.probabilities))
 
     @property
     def entropy(self) -> Scores:
+        """The Shannon entropy of the softmax probabilities in nats [batch]."""
         logs = np.log(np.where(self.probabilities > 0, self.probabilities, 1.0))
         return np.asarray(np.maximum(-np.add.reduce(self.probabilities * logs, axis=1), 0.0))
 
@@ -171,16 +170,6 @@ def confidence(logits: Array) -> Scores:
     wide = logits.astype(np.float64)  # every exit of every call comes here
     powers = np.exp(wide - np.maximum.reduce(wide, axis=1, keepdims=True))
     return np.asarray(1.0 / np.add.reduce(powers, axis=1))
-
-
-def margin(logits: Array) -> Scores:
-    """The difference of the two largest softmax probabilities: logits [batch, classes] -> [batch], 0 to 1."""
-    return Seen(logits).margin
-
-
-def entropy(logits: Array) -> Scores:
-    """The Shannon entropy of the softmax probabilities in nats: logits [batch, classes] -> [batch], at least 0."""
-    return Seen(logits).entropy
 
 
 def second(values: Scores) -> Scores:

@@ -14,7 +14,7 @@ from device_sdk.policies.costs.answers import answer_everywhere
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.samples import SampleChecker
 from device_sdk.supernet.cost import Budget
-from device_sdk.supernet.deciders import confidence
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice, Plan, Prior
 from device_sdk.supernet.plan_json import decode_plan, encode_plan
 

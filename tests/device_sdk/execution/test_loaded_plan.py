@@ -14,7 +14,7 @@ from device_sdk.profiling.plans import mean_latencies_ms
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch
 from device_sdk.runtimes.stop_signal import StopSignal
-from device_sdk.supernet.deciders import confidence
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.plan import (
     ANY_SERVER,
     UNREACHABLE_CONFIDENCE,

@@ -86,7 +86,7 @@ def test_labels_may_be_missing(calibrated):
 
 @pytest.mark.parametrize("share", [0.1, 0.35])
 def test_the_wished_share_counts_as_hard(calibrated, share, bundle, runtime, tensor):
-    from device_sdk.supernet.deciders import confidence
+    from device_sdk.supernet.deciders.port import confidence
 
     found = calibrated(use_exits=False, escalated_share=share)
     assert found.share_escalated == pytest.approx(share, abs=1 / found.samples)

@@ -13,7 +13,7 @@ from device_sdk.policies.deciding.decider_fitting import (
     fit_logistic,
     mean_gain,
 )
-from device_sdk.supernet.deciders import confidence, ease, hard
+from device_sdk.supernet.deciders.port import confidence, ease, hard
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from device_sdk.policies.hybrid.choice import choose_hybrid
 from device_sdk.policies.hybrid.costs import energy_costs, latency_costs, macs_costs
 from device_sdk.policies.hybrid.joint_search import JointSettings
 from device_sdk.supernet.cost import Power, Uplink
-from device_sdk.supernet.deciders import hard
+from device_sdk.supernet.deciders.port import hard
 from device_sdk.supernet.plan import Ask
 
 

@@ -17,7 +17,7 @@ from device_sdk.policies.hybrid.joint_search import (
     ranked_pairs,
     separate_pair,
 )
-from device_sdk.supernet.deciders import ease
+from device_sdk.supernet.deciders.port import ease
 from device_sdk.supernet.plan import Entropy
 
 

@@ -19,7 +19,7 @@ from device_sdk.policies.planning.planner import Planner
 from device_sdk.policies.splitting.handling import Handling
 from device_sdk.supernet.blocks import Exit, Golden, Rendition
 from device_sdk.supernet.cost import CostModel, EdgeCost, Power, Uplink
-from device_sdk.supernet.deciders import confidence
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.paths import enumerate_subnets
 from device_sdk.supernet.plan import (
     UNREACHABLE_CONFIDENCE,
