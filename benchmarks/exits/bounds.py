@@ -20,7 +20,6 @@ from benchmarks.exits.networks import ExitNetwork
 from benchmarks.runner.run import BenchOptions
 from benchmarks.support.reference_bundles import Made, Part
 from device_sdk.data.datasets import ImageDataset
-from device_sdk.execution.deciders import confidence
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.calibration import CalibrationSettings, placed_exits
 from device_sdk.policies.costs.answers import Answers, answer_everywhere
@@ -29,6 +28,7 @@ from device_sdk.runtimes import make_runtime
 from device_sdk.runtimes.port import Array
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.cost import CostModel
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice
 from packager.inputs.model_loader import load_model
 from packager.supernet.expansion import count_macs

@@ -15,7 +15,6 @@ from benchmarks.support.bundles import adapted_bundle
 from benchmarks.support.reference_bundles import load_part
 from device_sdk.data.datasets import ImageDataset
 from device_sdk.errors import InfeasibleBudgetError
-from device_sdk.execution.deciders import ease, everything_is_hard, with_limit
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.costs.answers import Answers, answer_everywhere
@@ -28,6 +27,7 @@ from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import SERVER
 from device_sdk.supernet.cost import UPLINKS, Budget, CostModel, PlanCost, Power
+from device_sdk.supernet.deciders.port import ease, everything_is_hard, with_limit
 from device_sdk.supernet.plan import (
     Abstain,
     Ask,

@@ -61,7 +61,7 @@ def _check_names(manifest: Manifest) -> None:
         if not _BLOB_NAME.fullmatch(blob):
             raise ManifestError(f"blob name {blob[:80]!r} is not 64 hexadecimal digits")
     owned = [block.id for block in manifest.blocks] + [exit_.id for exit_ in manifest.exits]
-    for name in (manifest.name, *owned):
+    for name in (manifest.name, *owned, *(block.kind for block in manifest.blocks)):
         if not IDENTIFIER.fullmatch(name):
             raise ManifestError(f"name {name[:80]!r} has characters that names must not have")
 

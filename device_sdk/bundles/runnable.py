@@ -39,7 +39,7 @@ def runnable_part(manifest: Manifest, accepts: RenditionFilter) -> Manifest:
         kept = tuple(filter(accepts, block.renditions))
         if kept:
             blocks.append(msgspec.structs.replace(block, renditions=kept))
-        elif block.kind == "original":
+        elif block.is_original:
             names = ", ".join(f"{one.name} for {one.runtime}" for one in block.renditions)
             raise RuntimeFailedError(
                 f"bundle {manifest.name} has nothing that runs here for block {block.id}: it has {names}",
@@ -48,7 +48,7 @@ def runnable_part(manifest: Manifest, accepts: RenditionFilter) -> Manifest:
     exits = [msgspec.structs.replace(one, renditions=tuple(filter(accepts, one.renditions))) for one in manifest.exits]
     exits = [one for one in exits if one.renditions]
     # other input sizes need a path of original blocks that supports them
-    originals = [block for block in blocks if block.kind == "original"]
+    originals = [block for block in blocks if block.is_original]
     resizable = all(any(one.any_size for one in block.renditions) for block in originals)
     sizes = manifest.input_sizes if resizable else ()
     return msgspec.structs.replace(manifest, blocks=tuple(blocks), exits=tuple(exits), input_sizes=sizes)

@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import UsageError
-from device_sdk.execution.deciders import leaving
 from device_sdk.execution.loaded_segments import LoadedSegments
 from device_sdk.execution.memory_cap import MemoryCap
 from device_sdk.execution.outcome import AFTER_FAILURE as AFTER_FAILURE
@@ -32,6 +31,7 @@ from device_sdk.runtimes.allocator import give_back_freed_memory
 from device_sdk.runtimes.port import Array, Runtime
 from device_sdk.runtimes.stop_signal import StopSignal
 from device_sdk.supernet.cost import EdgeCost
+from device_sdk.supernet.deciders.port import leaving
 from device_sdk.supernet.plan import Edge, Plan
 
 RunTail = Callable[[Sequence[Array]], Array | None]

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.execution.deciders import confidence
 from device_sdk.execution.loaded_segments import LoadedSegments
 from device_sdk.execution.memory_cap import PlanRetired
 from device_sdk.execution.outcome import Answers, Outcome
@@ -23,6 +22,7 @@ from device_sdk.execution.running_calls import RunningCalls
 from device_sdk.execution.step_times import StepTimes
 from device_sdk.runtimes.port import Array, LoadedStretch
 from device_sdk.runtimes.stop_signal import StopSignal
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.plan import ExitChoice
 
 _WARM_UPS, _MEASURED_RUNS = 2, 10

@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.execution.deciders import ease, hard
 from device_sdk.runtimes.port import Array
+from device_sdk.supernet.deciders.port import ease, hard
 from device_sdk.supernet.plan import Decider
 
 _REMEMBERED = 4096  # eases

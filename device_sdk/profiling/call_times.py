@@ -13,28 +13,17 @@ from typing import get_args
 import numpy as np
 
 from device_sdk.bundles.golden import golden_inputs
-from device_sdk.execution.deciders import hard
 from device_sdk.execution.workspace import Workspace
 from device_sdk.fragments.composition import Stretch
 from device_sdk.profiling.stretches import WARMUP, Timing
 from device_sdk.profiling.timing import NANOSECONDS_PER_MS, Clock
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
 from device_sdk.runtimes.stop_signal import StopSignal
-from device_sdk.supernet.plan import (
-    Decider,
-    Entropy,
-    Logistic,
-    LogitFeature,
-    Margin,
-    MaxConfidence,
-    Plan,
-    Router,
-    decider_kind,
-)
+from device_sdk.supernet.deciders.port import hard
+from device_sdk.supernet.plan import Decider, Plan, decider_kind
 
 _ROUNDS, _LEAST_ROUNDS = 16, 3  # of each kind of decider
 _LIMIT_S = 1.0
-_ROUTER_NEURONS = (16, 16)
 
 
 @dataclass(frozen=True)
@@ -60,7 +49,8 @@ def call_times(workspace: Workspace, timing: Timing) -> CallTimes:
     try:
         for _ in range(WARMUP):
             output = plan.run(inputs).output
-        deciders = _one_of_each(output.shape[1]) if output.ndim == 2 else []  # [batch, classes]
+        kinds = get_args(Decider) if output.ndim == 2 else ()  # [batch, classes]
+        deciders = [kind.largest(output.shape[1]) for kind in kinds]
         decided_ns: list[list[int]] = [[] for _ in deciders]
         began_ns = clock()
         for number in range(_ROUNDS * max(len(deciders), 1)):
@@ -84,15 +74,6 @@ def call_times(workspace: Workspace, timing: Timing) -> CallTimes:
 def _median_ms(taken_ns: Sequence[int]) -> float:
     """At least 0, whatever happened to the clock."""
     return max(0.0, float(np.median(taken_ns)) / NANOSECONDS_PER_MS) if taken_ns else 0.0
-
-
-def _one_of_each(classes: int) -> list[Decider]:
-    """A decider of each kind, with all that it may have: its weights say nothing about its time."""
-    features: tuple[LogitFeature, ...] = get_args(LogitFeature)
-    by_class = (0.0,) * classes
-    logistic = Logistic(0.0, features, (0.0,) * len(features), 0.0, by_class, by_class)
-    router = Router(0.0, _ROUTER_NEURONS, bytes(4 * Router.weight_count(_ROUTER_NEURONS)))
-    return [MaxConfidence(0.0), Entropy(0.0), Margin(0.0), logistic, router]
 
 
 class _TimedRuntime:

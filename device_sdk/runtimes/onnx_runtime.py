@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from device_sdk.errors import RuntimeFailedError, UsageError
 from device_sdk.fragments.composition import COMPOSED, Stretch, compose
@@ -34,6 +34,9 @@ class OnnxRuntime:
         RuntimeFailedError: the provider is not available.
         UsageError: ``spin_us`` is out of its range.
     """
+
+    reads: ClassVar[str] = COMPOSED
+    providers: ClassVar[tuple[str, ...]] = (_CPU,)
 
     def __init__(
         self,
@@ -86,7 +89,7 @@ class OnnxRuntime:
 
     def load(self, stretch: Stretch) -> OnnxSession:
         """Compose and create a session (see the port)."""
-        if stretch.runtime != COMPOSED:
+        if stretch.runtime != self.reads:
             raise RuntimeFailedError(f"ONNX Runtime cannot run blocks for {stretch.runtime}", hint=_OTHER_RUNTIME)
         session = self.load_model(compose(stretch))
         if len(stretch.fragments) > 1:

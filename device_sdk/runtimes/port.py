@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy.typing as npt
@@ -33,6 +34,22 @@ class LoadedStretch(Protocol):
 
     def close(self) -> None:
         """Free its resources, as does dropping the last reference. Idempotent."""
+
+
+class MakeRuntime(Protocol):
+    """A runtime's class, which makes one with fixed settings and says what it can run.
+
+    ``reads``: the ``runtime`` of the renditions that it runs. If that is ``COMPOSED``, a stretch is fragments that it
+    composes; else whole programs, which it runs one after the other. ``providers``: the ones that run on the processor
+    alone, the default first.
+    """
+
+    reads: str
+    providers: tuple[str, ...]
+
+    def __call__(
+        self, *, threads: int, provider: str, lean: bool, spin_us: int, cache_folder: Path | None
+    ) -> Runtime: ...
 
 
 class Runtime(Protocol):

@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.execution.deciders import confidence
 from device_sdk.runtimes.port import Array
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.plan import Plan
 
 SUBNET, SERVER, FALLBACK, ABSTAINED = "subnet", "server", "fallback", "abstained"

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from device_sdk.delivery.store import BundleStore, StoredBundle
 
 UPDATE_DEADLINE_S = 20.0  # for fetching where there is a last good bundle; what came by then is kept
-_USUAL = "onnxruntime"
-_ON_USUAL = runs_on(_USUAL)
+_ON_USUAL = runs_on()
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from device_sdk.errors import InfeasibleDeadlineError, PathweaveError, UsageError
 from device_sdk.execution.deadline import last_in_time
-from device_sdk.execution.deciders import hard as hard_samples
 from device_sdk.execution.memory_cap import PlanRetired
 from device_sdk.execution.outcome import Outcome
 from device_sdk.execution.plan_in_use import Active, PlanInUse
@@ -23,6 +22,7 @@ from device_sdk.runtimes.stop_signal import StopSignal
 from device_sdk.session.alarm import Alarm
 from device_sdk.session.answer import ABSTAINED, FALLBACK, SUBNET, Answer
 from device_sdk.session.running import Running
+from device_sdk.supernet.deciders.port import hard as hard_samples
 from device_sdk.supernet.plan import Abstain, AnswerLocally, Plan
 
 _MEASURE_AGAIN_S = 0.05  # at most so often, while deadlines are refused

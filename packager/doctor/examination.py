@@ -26,8 +26,8 @@ from packager.planning.estimate import Estimator, measured_machine
 from packager.planning.estimate import Size as SupernetSize
 from packager.planning.run_plan import estimated
 from packager.renditions import KINDS
-from packager.supernet.blocks.identity import identity_blocks
-from packager.supernet.blocks.shrunk import shrunk_blocks
+from packager.supernet.blocks import BUILDERS
+from packager.supernet.blocks.originals import Originals
 from packager.supernet.blocks.streams import several
 from packager.supernet.blocks.trainable import AddedBlocks
 from packager.supernet.exits import attach_exits
@@ -155,11 +155,10 @@ def _noise(input_shape: Sequence[int]) -> torch.Tensor:
 
 def _grown(traced: TracedModel, recipe: Recipe) -> _Supernet:
     merged = expand(traced, max_span=recipe.max_span)
-    inner, streams = merged.originals[1:-1], several(traced.cuts)
-    skips = identity_blocks(inner, traced.cuts, max_span=recipe.max_span, taps=traced.taps)
-    single = [block for block in inner if not streams & {block.start, block.end}]
+    originals = Originals(traced, recipe.max_span, shrink_rates=_SHRINK_RATES, identity=True)
+    skips = BUILDERS["identity"](originals)
     try:
-        shrunk = shrunk_blocks(single, traced.tensors, rates=_SHRINK_RATES)
+        shrunk = BUILDERS["shrunk"](originals)
     except MissingExtraError as error:
         shrunk = AddedBlocks((), (f"{error} ({error.hint})",))
     supernet = replace(merged, blocks=merged.blocks + skips.blocks)

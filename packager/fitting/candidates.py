@@ -34,8 +34,9 @@ class Candidate:
 def sources(
     block: TrainableBlock, originals: Sequence[TrainableBlock], tensors: Sequence[TensorSpec]
 ) -> list[TrainableBlock]:
-    """The block itself, and copies of its other replaced blocks that have no more MACs."""
-    if block.kind != "merged":
+    """The block itself, and of a copy of one of several replaced blocks the copies of the others that have no
+    more MACs."""
+    if block.copied_from is None or block.end - block.start == 1:
         return [block]
     made = [block]
     for source, module in merged_candidates(originals[block.start : block.end], tensors):

@@ -154,7 +154,7 @@ def _best_start(
     """The candidate with the least error in the network's answers, among the best few by feature error."""
     judge.move_to(block)
     as_it_is = Candidate(block, 0, COPY)
-    if block.kind == "identity":
+    if block.properties.skip:
         return _Start(as_it_is, judge.answer_error(as_it_is))
     pace.begin()
     tried = [as_it_is]
@@ -264,19 +264,19 @@ def _left_out(expansion: Expansion, starts: dict[str, _Start], *, gain: float) -
     1. skips far from the front with the current errors; 2. trained blocks that the front does not need, with the errors
     expected after training.
     """
-    kinds = {block.id: block.kind for block in expansion.blocks}
+    kinds = {block.id: block.properties for block in expansion.blocks}
 
     def choices(gain: float) -> list[Choice]:
         made = []
         for block in expansion.blocks:
             start = starts.get(block.id)
             macs = block.macs if start is None else start.candidate.block.macs
-            error = 0.0 if start is None else start.error * (1.0 if block.kind == "identity" else gain)
+            error = 0.0 if start is None else start.error * (gain if block.properties.weights else 1.0)
             made.append(Choice(block.id, block.start, block.end, macs, error, original=start is None))
         return made
 
-    skips = [name for name in starts if kinds[name] == "identity"]
+    skips = [name for name in starts if kinds[name].skip]
     useless = off_front(choices(1.0), judged=skips, slack=SLACK, worst=_WORST_ERROR)
     hoped = [choice for choice in choices(gain) if choice.id not in useless]
-    trained = [name for name in starts if kinds[name] != "identity"]
+    trained = [name for name in starts if not kinds[name].skip]
     return useless | of_no_use(hoped, judged=trained, margin=MARGIN, worst=_WORST_ERROR)

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from device_sdk.execution.deciders import hard
 from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.policies.deciding.pool_fitting import fit_pool
 from device_sdk.progress import Progress, Task
+from device_sdk.supernet.deciders.port import hard
 from device_sdk.supernet.plan import Router
 from packager.errors import TrainingError
 from packager.hybrid.evidence import HybridEvidence

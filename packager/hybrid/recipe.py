@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from device_sdk.errors import UsageError
-from device_sdk.supernet.plan import MOST_ROUTER_NEURONS
+from device_sdk.supernet.deciders.router import MOST_ROUTER_NEURONS
 from packager.inputs.recipe import read_choices
 
 Trained = Literal["r", "rb", "rg", "rbg"]

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from torch import Tensor, nn
 
 from device_sdk.errors import DataError
-from device_sdk.execution.deciders import ease
-from device_sdk.execution.router import meta_features, packed, standardised
-from device_sdk.supernet.plan import ROUTER_FEATURES, Router
+from device_sdk.supernet.deciders.port import ease
+from device_sdk.supernet.deciders.router import ROUTER_FEATURES, meta_features, packed, standardised
+from device_sdk.supernet.plan import Router
 from packager.errors import TrainingError
 from packager.hybrid.routing_losses import routing_loss, routing_oracle
 

@@ -47,7 +47,7 @@ def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Prog
     """
     quantization = _ranges(calibration, progress)
     reference = TorchReference(exported.expansion)
-    skips = {block.id for block in exported.expansion.blocks if block.kind == "identity"}
+    skips = {block.id for block in exported.expansion.blocks if block.properties.skip}
     judged: dict[str, Judged] = {}
     with progress.task(f"quantise to {NAME}", len(exported.own)) as task:
         for index, (features, *smaller) in calibration.features_at_sizes():
@@ -86,7 +86,7 @@ def _linked_by_skips(expansion: Expansion) -> dict[int, list[int]]:
     """For each cut point all that skips connect it to, itself included."""
     groups = {index: [index] for index in range(len(expansion.cut_points))}
     for block in expansion.blocks:
-        if block.kind == "identity" and groups[block.start] is not groups[block.end]:
+        if block.properties.skip and groups[block.start] is not groups[block.end]:
             groups[block.start] += groups[block.end]
             groups |= dict.fromkeys(groups[block.end], groups[block.start])
     return groups

@@ -92,7 +92,7 @@ def _as_trained(
     block: TrainableBlock, expansion: Expansion, shapes: Collection[tuple[str, torch.Size]]
 ) -> TrainableBlock:
     """The copy of a replaced block whose weights have these ``shapes``; ``block`` itself if none has."""
-    if _shapes(block.module) == shapes or block.kind != "merged":
+    if _shapes(block.module) == shapes:
         return block
     copies = sources(block, expansion.originals, expansion.traced.tensors)
     return next((candidate for candidate in copies if _shapes(candidate.module) == shapes), block)

@@ -7,7 +7,7 @@ A branch maps [batch, *shape of the cut point] to logits [batch, classes]. Suppo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
@@ -67,7 +67,7 @@ def _conv(shape: Shape, classes: int) -> Iterator[nn.Module]:
         yield nn.Sequential(*layers, *mean, nn.Linear(hidden, classes))
 
 
-BRANCHES: Mapping[str, Callable[[Shape, int], Iterator[nn.Module]]] = {"pooled": _pooled, "conv": _conv}
+BRANCHES: dict[str, Callable[[Shape, int], Iterator[nn.Module]]] = {"pooled": _pooled, "conv": _conv}
 
 
 class _Mean(nn.Module):

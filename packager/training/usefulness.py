@@ -34,7 +34,7 @@ def judge_skips(
         held_out: returns up to so many images [count, *input] and targets [count, …] that training did not use.
         points: see ``without_useless_skips``.
     """
-    skips = [block for block in expansion.added if block.kind == "identity"]
+    skips = [block for block in expansion.added if block.properties.skip]
     if not skips or not several(expansion.traced.cuts):
         return expansion
     judge = RangeAccuracy(expansion, *held_out(_SAMPLES), task=task)
@@ -51,7 +51,7 @@ def without_useless_skips(
     resulting path loses at most ``points`` percentage points against the best path in the same range of MACs.
     ``judged`` is called after each skip.
     """
-    skips = [Edge(block.id) for block in expansion.added if block.kind == "identity"]
+    skips = [Edge(block.id) for block in expansion.added if block.properties.skip]
     if not skips:
         return expansion
     ranges = MacsRanges(expansion)

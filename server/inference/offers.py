@@ -185,7 +185,7 @@ def offered(bundle: Bundle, model: str) -> OfferedModel | None:
 
 @lru_cache(maxsize=_KNOWN_BUNDLES)
 def _runnable(bundle: Bundle) -> Bundle:
-    return bundle.runnable(runs_on("onnxruntime"))
+    return bundle.runnable(runs_on())
 
 
 def _along(bundle: Bundle, name: str, edges: tuple[Edge, ...]) -> Iterator[OfferedModel]:

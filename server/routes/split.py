@@ -69,7 +69,7 @@ class ServerProfiles:
             stored = _read(path)
             if stored is not None and stored.valid_for(bundle, self._runtime):
                 return stored
-            runnable = bundle.runnable(runs_on("onnxruntime"))
+            runnable = bundle.runnable(runs_on())
             measured = profile(Workspace(runnable, self._runtime), progress=SilentProgress(), patience=_PATIENCE)
             write_atomically(path, msgspec.json.encode(measured) + b"\n")
             return measured

@@ -27,14 +27,14 @@ from device_sdk.bundles.golden import golden_inputs, sample_outputs
 from device_sdk.bundles.manifest import Manifest, encode_manifest
 from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.delivery.marks import Mark, encode_mark
-from device_sdk.execution.deciders import confidence, ease, hard, leaving
-from device_sdk.execution.router import meta_features
 from device_sdk.fragments import protobuf
 from device_sdk.fragments.composition import Stretch, compose
 from device_sdk.fragments.operators import ELEMENT_BYTES, OPERATORS
 from device_sdk.random_source import SplitMix64, uniform_floats
 from device_sdk.signing import signatures
 from device_sdk.supernet.blocks import Block, CutPoint, Golden, InputSize, Rendition, TensorSpec
+from device_sdk.supernet.deciders.port import confidence, ease, hard, leaving
+from device_sdk.supernet.deciders.router import meta_features
 from device_sdk.supernet.paths import (
     WindowSampler,
     architecture_count,

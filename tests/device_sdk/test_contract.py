@@ -25,7 +25,6 @@ from device_sdk.errors import (
     UnsupportedFormatError,
     UsageError,
 )
-from device_sdk.execution.deciders import confidence, hard, leaving
 from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
@@ -36,6 +35,7 @@ from device_sdk.offload.packing import Activations, pack, unpack
 from device_sdk.random_source import SplitMix64, uniform_floats
 from device_sdk.signing import signatures
 from device_sdk.supernet.blocks import Block, CutPoint, Golden, InputSize, Rendition, TensorSpec
+from device_sdk.supernet.deciders.port import confidence, hard, leaving
 from device_sdk.supernet.paths import (
     WindowSampler,
     architecture_count,

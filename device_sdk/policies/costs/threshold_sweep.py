@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.execution.deciders import ease, everything_is_hard, with_limit
 from device_sdk.policies.costs.route import NO_CALL, Asking, Route
 from device_sdk.supernet.cost import PlanCost, Power
+from device_sdk.supernet.deciders.port import ease, everything_is_hard, with_limit
 from device_sdk.supernet.plan import Decider
 
 Column = npt.NDArray[np.float64]

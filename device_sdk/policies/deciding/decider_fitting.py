@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.errors import InputError
-from device_sdk.execution.deciders import ease, feature, first_and_second
 from device_sdk.runtimes.port import Array
-from device_sdk.supernet.plan import Logistic, LogitFeature, Router
+from device_sdk.supernet.deciders.logistic import Logistic, LogitFeature, feature, first_and_second
+from device_sdk.supernet.deciders.port import ease
+from device_sdk.supernet.deciders.router import Router
 
 Values = npt.NDArray[np.float64]
 

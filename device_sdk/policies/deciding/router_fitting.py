@@ -19,7 +19,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.execution.router import FARTHEST, TOP, meta_features, packed, standardised
 from device_sdk.policies.deciding.decider_fitting import (
     Fitted,
     Viewed,
@@ -39,6 +38,7 @@ from device_sdk.policies.deciding.router_networks import (
 )
 from device_sdk.policies.deciding.router_settings import RouterSettings
 from device_sdk.runtimes.port import Array
+from device_sdk.supernet.deciders.router import FARTHEST, TOP, meta_features, packed, standardised
 from device_sdk.supernet.plan import Router
 
 _ENTROPY = TOP  # its place among the meta-features

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from device_sdk.data.inputs import Inputs
 from device_sdk.errors import InfeasibleBudgetError, InputError
-from device_sdk.execution.deciders import ease, everything_is_hard, with_limit
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.named_path import path_model
 from device_sdk.policies.costs.answers import answer_everywhere
@@ -29,6 +28,7 @@ from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Array
 from device_sdk.search.nearby import Neighbourhood, latency_range_ms, mutate, within_budget
 from device_sdk.supernet.cost import Budget, CostModel
+from device_sdk.supernet.deciders.port import ease, everything_is_hard, with_limit
 from device_sdk.supernet.plan import Ask, Entropy, Plan, RemoteRef, Subnet
 from device_sdk.supernet.supernet import Supernet
 

@@ -9,7 +9,6 @@ from dataclasses import replace as replace_part
 
 from msgspec.structs import replace
 
-from device_sdk.execution.deciders import confidence
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.costs.route import NO_CALL
 from device_sdk.policies.costs.threshold_sweep import Ranking
@@ -25,6 +24,7 @@ from device_sdk.policies.joint_thresholds.optimum import (
 )
 from device_sdk.policies.joint_thresholds.table import AskingEnd, Correct, Table
 from device_sdk.supernet.cost import CostModel, Power
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.plan import Ask, ExitChoice, MaxConfidence, Plan, RemoteRef, Subnet
 from device_sdk.supernet.requirement import Requirement
 from device_sdk.supernet.supernet import Supernet

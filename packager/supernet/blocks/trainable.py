@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from device_sdk.supernet.blocks import Block, BlockKind, Rendition, TensorSpec
+from device_sdk.supernet.blocks import ORIGINAL, Block, BlockKind, Rendition, TensorSpec, kind_named
 from packager.tracing.traced_model import Feature, parameter_count, tensors_of
 
 
@@ -25,7 +25,7 @@ class TrainableBlock:
     id: str
     start: int
     end: int
-    kind: BlockKind
+    kind: str
     module: nn.Module
     macs: int
     copied_from: str | None = None
@@ -39,6 +39,11 @@ class TrainableBlock:
     def parameters(self) -> int:
         """Number of parameters."""
         return parameter_count(self.module)
+
+    @property
+    def properties(self) -> BlockKind:
+        """The properties of its kind."""
+        return kind_named(self.kind)
 
     def described(self, renditions: Sequence[Rendition], *, distillation_error: float | None = None) -> Block:
         """The block as stored in the manifest."""
@@ -70,7 +75,7 @@ def original_block(
     read = [spec for position in (*taps, index) for spec in cuts[position]]
     macs = count_macs(module, *(spec.shape for spec in read), dtype=read[-1].dtype)
     return TrainableBlock(
-        id=f"o{index}", start=index, end=index + 1, kind="original", module=module, macs=macs, taps=taps
+        id=f"o{index}", start=index, end=index + 1, kind=ORIGINAL, module=module, macs=macs, taps=taps
     )
 
 

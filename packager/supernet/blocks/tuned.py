@@ -1,6 +1,7 @@
 """Tuned blocks: copies of originals with weights of their own, for training that must leave the originals as they are.
 
-In the manifest they are shrunk blocks that keep all channels: readers of older formats run them (docs/adr/0051).
+In the manifest they are shrunk blocks that keep all channels: readers before format 1.5 refuse kinds that they do not
+know (docs/adr/0051). Later ones would take a kind of their own.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ import pytest
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import UsageError
-from device_sdk.execution.deciders import confidence
 from device_sdk.execution.loaded_plan import AFTER_FAILURE, AT_END, AT_SERVER, UNANSWERED, LoadedPlan
 from device_sdk.execution.paging import least_memory_cap_bytes
 from device_sdk.execution.plan_segments import segments
@@ -15,6 +14,7 @@ from device_sdk.profiling.plans import mean_latencies_ms
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch
 from device_sdk.runtimes.stop_signal import StopSignal
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.plan import (
     ANY_SERVER,
     UNREACHABLE_CONFIDENCE,

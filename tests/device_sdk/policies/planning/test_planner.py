@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import BudgetError, InfeasibleBudgetError, InputError, UsageError
-from device_sdk.execution.deciders import confidence
 from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.costs.expected_cost import expected_cost
@@ -20,6 +19,7 @@ from device_sdk.policies.planning.planner import Planner
 from device_sdk.policies.splitting.handling import Handling
 from device_sdk.supernet.blocks import Exit, Golden, Rendition
 from device_sdk.supernet.cost import CostModel, EdgeCost, Power, Uplink
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.paths import enumerate_subnets
 from device_sdk.supernet.plan import (
     UNREACHABLE_CONFIDENCE,

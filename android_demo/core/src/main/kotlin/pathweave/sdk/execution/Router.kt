@@ -1,4 +1,4 @@
-/** The routing network of the Hybrid paper (App. B.2). Mirrors device_sdk/execution/router.py. */
+/** The routing network of the Hybrid paper (App. B.2). Mirrors device_sdk/supernet/deciders/router.py. */
 package pathweave.sdk.execution
 
 import kotlin.math.exp

@@ -8,19 +8,67 @@ With fewer than ten classes the missing probabilities are 0, and so are the diff
 
 from __future__ import annotations
 
+import math
+import struct
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
-from device_sdk.runtimes.port import Array
-from device_sdk.supernet.plan import ROUTER_FEATURES, Router
+from device_sdk.supernet.deciders.port import Array, Thresholded
+from device_sdk.supernet.deciders.port import Scores as Values
 
-Values = npt.NDArray[np.float64]
-
+ROUTER_FEATURES = 101
+MOST_ROUTER_NEURONS = 256  # of a hidden layer: a router takes at most 0.4 MB
 TOP = 10
+_USUAL = (16, 16)  # neurons of the hidden layers
 FARTHEST = 5.0  # standard deviations from the mean of a feature
 _FIRST, _SECOND = np.triu_indices(TOP, 1)
+
+
+class Router(Thresholded, frozen=True, tag="router"):
+    """Hard is a sample whose estimated probability that asking gains nothing lies below ``threshold``.
+
+    Source: Hybrid App. B.2.
+
+    A network with two ``hidden`` layers of rectified linear units on 101 meta-features of the logits, and a sigmoid at
+    its end. ``weights``: float32, little-endian, one after the other: the mean of each feature and one over its
+    spread; then for each of the three layers its matrix [inputs, outputs], row by row, and its biases.
+    A feature enters as (feature − mean) · (one over spread), held within ±5.
+
+    Raises:
+        ValueError: a layer has no or too many neurons, or the weights are not as many as they need or not finite.
+    """
+
+    hidden: tuple[int, int]
+    weights: bytes
+
+    def __post_init__(self) -> None:
+        if not all(1 <= neurons <= MOST_ROUTER_NEURONS for neurons in self.hidden):
+            raise ValueError(f"a router's hidden layers have 1 to {MOST_ROUTER_NEURONS} neurons, not {self.hidden}")
+        if len(self.weights) != 4 * self.weight_count(self.hidden):
+            raise ValueError(
+                f"a router of {self.hidden} neurons has {self.weight_count(self.hidden)} weights of four bytes, "
+                f"not {len(self.weights)} bytes"
+            )
+        if not all(math.isfinite(number) for (number,) in struct.iter_unpack("<f", self.weights)):
+            raise ValueError("a router has a weight that is not finite")
+
+    @staticmethod
+    def weight_count(hidden: tuple[int, int]) -> int:
+        """Number of float32 values in the ``weights`` of a router with these hidden layers."""
+        first, second = hidden
+        return 2 * ROUTER_FEATURES + (ROUTER_FEATURES + 1) * first + (first + 1) * second + second + 1
+
+    @classmethod
+    def largest(cls, classes: int) -> Self:
+        """See the port; of a usual size."""
+        return cls(0.0, _USUAL, bytes(4 * cls.weight_count(_USUAL)))
+
+    def score(self, logits: Array) -> Values:
+        """See the port."""
+        mean, factor, layers = _unpacked(self)
+        return ease_of(layers, standardised(meta_features(logits), mean, factor))
 
 
 def meta_features(logits: Array) -> Values:
@@ -38,12 +86,6 @@ def meta_features(logits: Array) -> Values:
     products = top[:, _FIRST] * top[:, _SECOND]
     differences = np.where(known > _SECOND, values[:, _FIRST] - values[:, _SECOND], 0.0)
     return np.hstack([top, entropy, products, differences])
-
-
-def estimated_ease(router: Router, logits: Array) -> Values:
-    """The estimated probability that asking gains nothing: logits [batch, classes] -> [batch]."""
-    mean, factor, layers = _unpacked(router)
-    return ease_of(layers, standardised(meta_features(logits), mean, factor))
 
 
 def standardised(features: Values, mean: Values, factor: Values) -> Values:

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from device_sdk.execution.deciders import ease, hard
-from device_sdk.execution.router import meta_features
-from device_sdk.supernet.plan import MOST_ROUTER_NEURONS, ROUTER_FEATURES, Router
+from device_sdk.supernet.deciders.port import ease, hard
+from device_sdk.supernet.deciders.router import MOST_ROUTER_NEURONS, ROUTER_FEATURES, meta_features
+from device_sdk.supernet.plan import Router
 
 
 def router(hidden=(3, 2), seed: int = 0, threshold: float = 0.5) -> Router:

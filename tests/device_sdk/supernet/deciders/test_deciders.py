@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from device_sdk.execution.deciders import confidence, ease, entropy, hard, margin
+from device_sdk.supernet.deciders.port import Seen, confidence, ease, hard
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Entropy, Logistic, Margin, MaxConfidence, Router
 
 LOGITS = np.log(np.array([[0.7, 0.2, 0.1], [0.4, 0.35, 0.25], [1.0, 1e-30, 1e-30]], dtype=np.float32))
@@ -11,9 +11,9 @@ LOGITS = np.log(np.array([[0.7, 0.2, 0.1], [0.4, 0.35, 0.25], [1.0, 1e-30, 1e-30
 
 def test_measures_are_those_of_the_softmax():
     np.testing.assert_allclose(confidence(LOGITS), [0.7, 0.4, 1.0], rtol=1e-6)
-    np.testing.assert_allclose(margin(LOGITS), [0.5, 0.05, 1.0], rtol=1e-5)
+    np.testing.assert_allclose(Seen(LOGITS).margin, [0.5, 0.05, 1.0], rtol=1e-5)
     expected = [-(0.7 * np.log(0.7) + 0.2 * np.log(0.2) + 0.1 * np.log(0.1)), 1.08050, 0.0]
-    np.testing.assert_allclose(entropy(LOGITS), expected, atol=1e-4)
+    np.testing.assert_allclose(Seen(LOGITS).entropy, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("decider", [MaxConfidence(0.5), Margin(0.1), Entropy(1.0)])
@@ -29,8 +29,8 @@ def test_extreme_thresholds_take_nothing_and_everything():
 
 def test_huge_logits_overflow_nowhere():
     huge = np.array([[1e30, -1e30, 0.0]], dtype=np.float32)
-    for measure in (confidence, margin, entropy):
-        assert np.isfinite(measure(huge)).all()
+    for measured in (confidence(huge), Seen(huge).margin, Seen(huge).entropy):
+        assert np.isfinite(measured).all()
 
 
 LENIENT = [
