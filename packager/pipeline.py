@@ -16,36 +16,34 @@ from device_sdk.bundles.manifest import Manifest
 from device_sdk.errors import UsageError
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.signing import signatures
-from packager.assembly.bundle_writer import BundleWriter
-from packager.assembly.output_claim import OutputClaim, work_folder
-from packager.assembly.ownership import REPORT, require_work
-from packager.assembly.packaged import Packaged, already_there, but_renditions, clear
 from packager.assembly.stored_manifest import stored_manifest
 from packager.assembly.validation import SUBNETS_PER_RANGE, Validation, validate
 from packager.assembly.verified import verify
-from packager.expanding import examples_of, expanded
+from packager.branch_zoo.growing import block_seconds, grow_exits, with_stand_ins, without_exit_steps
+from packager.expanding import examples_of, expanded, write_branches
 from packager.exporting.export import ExportedBlocks, export_blocks
 from packager.fitting import applied, fit_once
 from packager.inputs.job import Job
+from packager.output.bundle_writer import BundleWriter
+from packager.output.checkpoints import Checkpoints, encode_description
+from packager.output.output_claim import OutputClaim, work_folder
+from packager.output.ownership import REPORT, require_work
+from packager.output.packaged import Packaged, already_there, but_renditions, clear
 from packager.planning.estimate import EXPORT, SIZES, VERIFY, WRITE
-from packager.planning.run_plan import Plan, estimated, estimator_for, within_limits
+from packager.planning.run_plan import RunPlan, estimated, estimator_for, within_limits
 from packager.planning.step_times import StepTimes
 from packager.renditions import make_renditions
 from packager.renditions.any_size import AnySizeCheck
 from packager.renditions.calibration import Calibration, held_back_last
 from packager.supernet.blocks.streams import several
-from packager.supernet.branch_weights import write_branches
 from packager.supernet.exits import without_untrained_exits
 from packager.supernet.expansion import Expansion
 from packager.supernet.input_sizes import UsableSize, candidate_sizes, usable_sizes
 from packager.supernet.macs_ranges import MacsRanges
-from packager.training.checkpoints import Checkpoints, encode_description
 from packager.training.phases import EXITS
-from packager.training.range_accuracy import RangeAccuracy
+from packager.training.range_accuracy import RangeAccuracy, judge_skips
 from packager.training.ranks import Alone, Ranks
 from packager.training.trainer import Trainer
-from packager.training.usefulness import judge_skips
-from packager.zoo_exits import block_seconds, grow_exits, with_stand_ins, without_exit_steps
 
 _WATCHED, _WATCHED_WITH_PATIENCE = 128, 512  # validation samples for evaluation during tuning
 
@@ -139,7 +137,7 @@ def _package(
         examples = examples_of(job)
         expansion = expanded(job, torch.from_numpy(examples))
         planned = with_stand_ins(job.recipe, expansion)
-        plan = Plan(job, planned, torch.from_numpy(examples), limits.memory_bytes, checkpoints)
+        plan = RunPlan(job, planned, torch.from_numpy(examples), limits.memory_bytes, checkpoints)
     plan.announce()
     checkpoints.begin()
     expansion = _fitted(job, expansion, checkpoints, times, ranks)
@@ -274,7 +272,7 @@ def _trained(
     checkpoints: Checkpoints,
     progress: Progress,
     ranks: Ranks,
-    plan: Plan | None = None,
+    plan: RunPlan | None = None,
 ) -> Trainer:
     """Train, data-parallel if ``ranks`` are several.
 
@@ -308,7 +306,7 @@ def _with_exits(
     checkpoints: Checkpoints,
     progress: Progress,
     ranks: Ranks,
-    plan: Plan | None = None,
+    plan: RunPlan | None = None,
 ) -> Expansion:
     """The expansion with exits of the zoo, if the recipe wants them; ``ranks`` but the first leave afterwards."""
     fitting = int(ranks.from_lead(plan.now.training_batch if plan else 0))

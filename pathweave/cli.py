@@ -28,12 +28,9 @@ COMMAND_GROUP = "pathweave.commands"
 # pyproject.toml has the same table as entry points, to which other distributions can add. This one serves a clone that
 # is not installed.
 COMMANDS = {
-    "package": "packager.commands:package",
-    "package-hybrid": "packager.hybrid.command:package_hybrid",
-    "inspect": "packager.inspecting:inspect",
-    "doctor": "packager.doctor.command:doctor",
-    "key": "packager.commands:key",
-    "release": "packager.releasing.commands:release",
+    "package": "packager.commands.package:package",
+    "inspect": "packager.commands.inspecting:inspect",
+    "sign": "packager.commands.signing:sign",
     "serve": "server.commands:serve",
     "token": "server.commands:token",
     "jobs": "server.job_commands:jobs",
@@ -49,6 +46,14 @@ COMMANDS = {
     "logs": "device_sdk.commands.run_and_logs:logs",
     "bench": "pathweave.commands:bench",
     "demo": "pathweave.commands:demo",
+}
+
+# Former names of commands.
+MOVED: dict[str, str] = {
+    "doctor": "package --check",
+    "key": "sign key",
+    "package-hybrid": "package --pair",
+    "release": "sign release",
 }
 
 # The extra that installs a module. An import error of a module that is not listed is a bug.
@@ -145,7 +150,7 @@ def _silence_stdout() -> None:
 @cache
 def command_table() -> dict[str, str]:
     """``{name: "module:attribute"}`` of all commands, including those of other distributions."""
-    registered = {entry.name: entry.value for entry in entry_points(group=COMMAND_GROUP)}
+    registered = {entry.name: entry.value for entry in entry_points(group=COMMAND_GROUP) if entry.name not in MOVED}
     return {**registered, **COMMANDS}
 
 
@@ -164,6 +169,8 @@ class LazyCommands(click.Group):
         return sorted(command_table())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in MOVED:
+            raise UsageError(f"`pathweave {cmd_name}` is now `pathweave {MOVED[cmd_name]}`")
         return load_command(cmd_name) if cmd_name in command_table() else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -47,7 +47,7 @@ _at_least_one = click.IntRange(min=1)
 @click.option("--job-memory-gb", type=float, help="Memory of a packaging job [default: no limit].")
 @click.option("--job-disk-gb", type=float, default=20.0, show_default=True, help="Disk space of a packaging job.")
 @click.option("--job-user", help="System user for packaging jobs; needs root [default: the server's own].")
-@click.option("--key", type=_file, help="Private key for signing the bundles of jobs (see pathweave key new).")
+@click.option("--key", type=_file, help="Private key for signing the bundles of jobs (see pathweave sign key new).")
 @click.option(
     "--drain-s", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Time to finish requests."
 )

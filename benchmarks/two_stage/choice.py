@@ -24,7 +24,7 @@ from device_sdk.runtimes.port import LoadedStretch
 from device_sdk.search.nearby import Neighbourhood, nearby_init, nearby_mutate
 from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.plan import Subnet
-from packager.inputs.target_data import TargetDataset
+from packager.data.target_data import TargetDataset
 from pathweave.bench import BenchOptions
 
 _SEARCHED, _QUICK_SEARCHED = 96, 8  # training images

@@ -603,7 +603,7 @@ class AdaptiveModel:
         self._say_what_is_missing(plan)
 
     def use_hybrid(self, server: RemoteModel) -> None:
-        """Run the plan that ``package-hybrid`` trained this bundle for, with the global model at ``server``.
+        """Run the plan that ``package --pair`` trained this bundle for, with the global model at ``server``.
 
         ``server.model`` is replaced by the model's name there.
 

@@ -20,16 +20,15 @@ from packager.branch_zoo.branch_training import BranchTraining, branch_accuracy
 from packager.branch_zoo.features import FeatureBatch, StemmedBatches, held_out_batches, positions_together
 from packager.branch_zoo.few_shot import DATA_SHARE, few_vectors, retrain_to_least_loss
 from packager.branch_zoo.modules import Branch, build_branch
-from packager.branch_zoo.rungs import RungTraining
+from packager.branch_zoo.rungs import RungTraining, ZooSettings
 from packager.branch_zoo.saved import ZooCheckpoints
+from packager.branch_zoo.selection import AnswerTimes, survives
 from packager.branch_zoo.self_merge import best_merge
-from packager.branch_zoo.settings import ZooSettings
 from packager.branch_zoo.specs import BranchSpec, branch_cost, specs_for
 from packager.branch_zoo.stored_branch import exit_of
-from packager.branch_zoo.survival import AnswerTimes, survives
+from packager.data.batches import BatchSource
 from packager.supernet.expansion import Expansion, TrainableExit, count_macs
 from packager.tasks import Classification, LearningTask
-from packager.training.batches import BatchSource
 from packager.training.ranks import Alone, LeadClock, Ranks
 
 _MERGE_SHARE = 0.1  # of a cut point's time, for siblings

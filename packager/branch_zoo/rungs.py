@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,10 +11,9 @@ import torch
 from device_sdk.progress import Progress, Task
 from packager.branch_zoo.branch_training import BranchTraining
 from packager.branch_zoo.features import FeatureBatch, StemmedBatches
-from packager.branch_zoo.halving import RUNGS, Judged, kept, rung_counts, rung_steps
 from packager.branch_zoo.saved import ZooCheckpoints
-from packager.branch_zoo.settings import ZooSettings
-from packager.branch_zoo.specs import BranchCost
+from packager.branch_zoo.selection import RUNGS, Judged, kept, rung_counts, rung_steps
+from packager.branch_zoo.specs import GRID, BranchCost, BranchSpec
 from packager.tasks import LearningTask, mixed_loss
 from packager.training.ranks import LeadClock, Ranks
 from packager.training.schedule import Schedule
@@ -117,3 +117,23 @@ class RungTraining:
             temperature=settings.temperature,
             label_weight=settings.label_weight,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZooSettings:
+    """Settings for training branches.
+
+    ``steps``: updates at each cut point, all rungs together; None: as many as the time allows. ``cache_bytes``: limit
+    of the cached features. ``rate``: peak learning rate (§4.1), in each rung with warm-up and decay. ``merge``: add
+    self-merged siblings. ``temperature``, ``label_weight``: as in the recipe.
+    """
+
+    steps: int | None
+    cache_bytes: float = 256e6
+    rate: float = 1e-3
+    merge: bool = True
+    temperature: float = 4.0
+    label_weight: float = 0.1
+    seed: int = 0
+    checkpoint_seconds: float = 30.0
+    grid: tuple[BranchSpec, ...] = GRID

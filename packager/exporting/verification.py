@@ -18,7 +18,6 @@ from device_sdk.supernet.blocks import Golden
 from device_sdk.supernet.paths import sample_uniformly
 from packager.errors import VerificationError
 from packager.exporting.export import ExportedBlocks
-from packager.planning.footprint import LARGEST_BATCH
 from packager.supernet.expansion import Expansion
 from packager.tracing.traced_model import Feature, tensors_of
 
@@ -171,7 +170,7 @@ class Verifier:
             self._check(subnet.block_ids)
             checked()
 
-    def original_difference(self, samples: torch.Tensor, *, batch: int = LARGEST_BATCH) -> float:
+    def original_difference(self, samples: torch.Tensor, *, batch: int) -> float:
         """Largest absolute difference of the original path from the torch model on real ``samples``."""
         stretch = self._exported.stretch([block.id for block in self._expansion.originals])
         with contextlib.closing(self._runtime.load(stretch)) as loaded, torch.no_grad():

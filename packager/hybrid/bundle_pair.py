@@ -24,8 +24,8 @@ from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.progress import Progress
 from device_sdk.supernet.plan import Ask, Plan, RemoteRef, Router, Subnet
 from device_sdk.supernet.plan_json import encode_plan
+from packager.hybrid.alternating import Turn
 from packager.hybrid.recipe import HybridRecipe
-from packager.hybrid.turns import Turn
 from packager.inputs.job import Job
 from packager.pipeline import Limits, package
 

@@ -21,25 +21,23 @@ from device_sdk.errors import PathweaveError, UsageError
 from device_sdk.files.atomic import write_atomically
 from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.progress import Progress, SilentProgress
-from packager.assembly.folder_exchange import discard
-from packager.assembly.output_claim import OutputClaim, work_folder
-from packager.assembly.ownership import is_description, is_work, require_bundle, require_work
+from packager.data.batches import BatchSource
 from packager.errors import PackagingError, ResumeError
 from packager.hybrid.alternating import AlternatingTrainer, tensors_of
 from packager.hybrid.bundle_pair import BASE, GLOBAL, TrainedHybrid, write_pair
 from packager.hybrid.evidence import HybridEvidence
-from packager.hybrid.parts import Part, as_part, require_fitting
-from packager.hybrid.path_network import PathNetwork
+from packager.hybrid.path_network import Part, PathNetwork, as_part, require_fitting
 from packager.hybrid.recipe import HybridRecipe
 from packager.hybrid.training_batches import HybridBatches
 from packager.inputs.job import Job
+from packager.inputs.weights import BranchWeights, tensors_digest
+from packager.output.checkpoints import Checkpoints, encode_description, require_same_run
+from packager.output.folder_exchange import discard
+from packager.output.output_claim import OutputClaim, work_folder
+from packager.output.ownership import is_description, is_work, require_bundle, require_work
 from packager.pipeline import Limits
-from packager.planning.budget import memory_limit
-from packager.planning.run_plan import estimator_for
-from packager.supernet.branch_weights import BranchWeights
-from packager.training.batches import BatchSource
-from packager.training.checkpoints import Checkpoints, encode_description, require_same_run
-from packager.training.device import on_device, resolve_device, resolve_precision
+from packager.planning.run_plan import estimator_for, memory_limit
+from packager.torch_device import on_device, resolve_device, resolve_precision
 
 REPORT = "hybrid.json"  # beside the two bundles: how they were made; not part of either
 _MARGIN = 1.1  # on the seconds that packaging takes after the training
@@ -280,6 +278,4 @@ def _already_there(out: Path, description: dict[str, Any]) -> PackagedHybrid:
 
 
 def _digest(weights: BranchWeights | None) -> str | None:
-    from packager.inputs.digests import tensors_digest
-
     return None if weights is None else tensors_digest(weights)

@@ -10,7 +10,7 @@ import msgspec
 
 from device_sdk.errors import UsageError
 from device_sdk.supernet.plan import MOST_ROUTER_NEURONS
-from packager.inputs.recipe import read_choices
+from packager.inputs.recipe import chosen, read_toml
 
 Trained = Literal["r", "rb", "rg", "rbg"]
 
@@ -123,5 +123,5 @@ class HybridRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_hybrid_recipe(path: Path | None, **overrides: object) -> HybridRecipe:
-    """The recipe in a TOML file, with the overrides that are not None. Raises as ``read_choices``."""
-    return read_choices(HybridRecipe, path, overrides)
+    """The recipe in a TOML file, with the overrides that are not None. Raises as ``load_recipe``."""
+    return chosen(HybridRecipe, read_toml(path), overrides)

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from torch import Tensor
 
+from packager.data.batches import BatchSource
 from packager.hybrid.path_network import PathNetwork
-from packager.training.batches import BatchSource
-from packager.training.feature_cache import FeatureCache
-from packager.training.teacher_answers import TeacherAnswers
+from packager.training.caches import FeatureCache, TeacherAnswers
 
 _ANSWERS_BYTES = 256_000_000
 _FEATURES = 0  # their name in the cache

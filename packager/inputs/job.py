@@ -18,16 +18,15 @@ from device_sdk import __version__
 from device_sdk.data.datasets import ImageDataset
 from device_sdk.data.preprocessing import prepare
 from device_sdk.profiling.profile import Profile
-from packager.inputs.decoding import BatchDecoder, worker_count
-from packager.inputs.digests import tensors_digest
-from packager.inputs.image_set import ImageSet
+from packager.data.batches import WHOLE, BatchSource, Share
+from packager.data.decoding import BatchDecoder, worker_count
+from packager.data.image_set import ImageSet
+from packager.data.target_data import TargetDataset
 from packager.inputs.model_loader import LoadedModel
 from packager.inputs.recipe import Recipe
-from packager.inputs.target_data import TargetDataset
-from packager.supernet.branch_weights import BranchWeights
+from packager.inputs.weights import BranchWeights, tensors_digest
 from packager.tasks import Classification, LearningTask
-from packager.training.batches import WHOLE, BatchSource, Share
-from packager.training.device import resolve_device
+from packager.torch_device import resolve_device
 
 Samples = ImageDataset | TargetDataset | ImageSet
 

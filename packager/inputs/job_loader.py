@@ -20,15 +20,15 @@ from device_sdk.files.untrusted_json import decode_json
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.supernet.blocks import IDENTIFIER
+from packager.data.image_set import Images, Loaded, load_images
 from packager.inputs.answer_checks import check_answers
 from packager.inputs.class_lists import IMAGENET, load_classes
-from packager.inputs.image_set import Images, Loaded, load_images
 from packager.inputs.job import Job
 from packager.inputs.label_doubts import JUDGED, label_doubts
 from packager.inputs.model_loader import LoadedModel, load_model
 from packager.inputs.pixels import Pixels
 from packager.inputs.recipe import load_recipe
-from packager.supernet.branch_weights import read_branches
+from packager.inputs.weights import read_state_dict
 
 _IMAGENET_OUTPUTS = 1000
 
@@ -66,7 +66,7 @@ def load_job(
     recipe = load_recipe(recipe_path, **(overrides or {}))
     branches = None
     if recipe.branch_weights is not None:
-        branches = read_branches((recipe_path.parent if recipe_path else Path()) / recipe.branch_weights)
+        branches = read_state_dict((recipe_path.parent if recipe_path else Path()) / recipe.branch_weights)
     model = load_model_of_job(specification, weights=weights, input_shape=input_shape, classes=classes, pixels=pixels)
     labels = _Labels(model)
     trained = _load(training, model, labels, progress)

@@ -20,10 +20,9 @@ from device_sdk.errors import PathweaveError, UsageError
 from device_sdk.extras import require
 from packager.errors import ModelLoadError
 from packager.inputs.answer_checks import require_one_tensor
-from packager.inputs.model_attributes import class_names_of, input_shape_of, preprocessing_of
+from packager.inputs.model_attributes import attribute_of, class_names_of, input_shape_of, preprocessing_of, unwrapped
 from packager.inputs.pixels import Pixels, nearest_interpolation, require_fitting_scale
 from packager.inputs.weights import load_weights, require_finite
-from packager.inputs.wrapped_modules import attribute_of, unwrapped
 from packager.zoo import ZOO
 
 Shape = tuple[int, int, int]  # channels, height, width

@@ -6,7 +6,7 @@ import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -58,7 +58,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``variants``: number of augmented editions of the training data, which repeat, so the teacher's logits are computed
     once; 0 for a new edition in every epoch.
     ``batch``, ``distil_rate``, ``tune_rate``, ``exit_rate``: numbers, or ``auto``: scaled to the number of updates
-    that the time allows (``packager/training/updates.py``). Default: ``auto`` with ``budget_minutes``; with ``steps``
+    that the time allows (``packager/training/schedule.py``). Default: ``auto`` with ``budget_minutes``; with ``steps``
     batches of 128 and rates for a few thousand of them.
     ``branch_weights``: a safetensors file beside the recipe with initial weights of added blocks and exits (written by
     ``package --save-branches``).
@@ -155,26 +155,33 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_recipe(path: Path | None, **overrides: object) -> Recipe:
-    """The recipe in a TOML file, with the overrides that are not None. Raises as ``read_choices``."""
-    return read_choices(Recipe, path, overrides)
+    """The recipe in a TOML file, with the overrides that are not None. Raises as ``read_toml`` and ``chosen``."""
+    return chosen(Recipe, read_toml(path), overrides)
 
 
-def read_choices(kind: type[Choices], path: Path | None, overrides: Mapping[str, object]) -> Choices:
-    """The choices of a TOML file as a struct of ``kind``, with the overrides that are not None.
+def read_toml(path: Path | None) -> dict[str, Any]:
+    """The values of a TOML file; none without a file.
+
+    Raises:
+        UsageError: the file is missing, or not TOML.
+    """
+    try:
+        return {} if path is None else tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read the recipe {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from error
+
+
+def chosen(kind: type[Choices], values: Mapping[str, object], overrides: Mapping[str, object]) -> Choices:
+    """``values`` as a struct of ``kind``, with the overrides that are not None.
 
     Of ``steps`` and ``budget_minutes`` the one that overrides puts the other aside.
 
     Raises:
-        UsageError: the file is missing, not TOML, or has unknown or wrong values.
+        UsageError: a value is unknown or wrong.
     """
-    values: dict[str, object] = {}
-    if path is not None:
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UsageError(f"cannot read the recipe {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} is not valid TOML: {error}") from error
+    values = dict(values)
     for length, other in (("steps", "budget_minutes"), ("budget_minutes", "steps")):
         if overrides.get(length) is not None and overrides.get(other) is None:
             values.pop(other, None)

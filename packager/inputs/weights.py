@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,9 @@ from torch import Tensor, nn
 
 from packager.errors import WeightsError
 from packager.inputs.state_dicts import FoundState, find_state, prefix_of
+
+BranchWeights = Mapping[str, Tensor]
+"""Tensors of added blocks and exits, as ``<block or exit id>.<name>``."""
 
 SUFFIXES = (".safetensors", ".pth", ".pt")
 
@@ -53,6 +57,14 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
         WeightsError: as for ``load_weights``.
     """
     return _find(path, None).tensors
+
+
+def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names and values."""
+    digest = hashlib.sha256()
+    for name, tensor in tensors.items():
+        digest.update(name.encode() + tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def require_finite(module: nn.Module) -> None:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import msgspec
 import torch
 
 from device_sdk.errors import UsageError
+from device_sdk.machine import memory_bytes, peak_resident_bytes, resident_bytes
 from packager.inputs.job import Job
-from packager.planning.budget import Budget, memory_in_use, memory_limit
+from packager.output.checkpoints import Checkpoints
 from packager.planning.estimate import TRAIN, VALIDATE, WRITE, Estimate, Estimator, Size, measured_machine
 from packager.planning.step_times import StepTimes
 from packager.renditions.calibration import LEAST_SAMPLES
 from packager.supernet.expansion import Expansion
-from packager.training.checkpoints import Checkpoints
-from packager.training.device import resolve_device
+from packager.torch_device import resolve_device
 
 LOGGER = logging.getLogger(__name__)
 _MARGIN = 1.1  # on the seconds reserved for the steps after training
@@ -53,7 +53,7 @@ def within_limits(job: Job, *, recalibrate: int) -> Job:
     return replace(job, recipe=msgspec.structs.replace(job.recipe, recalibrate_batches=recalibrate))
 
 
-class Plan:
+class RunPlan:
     """The estimate of a run, corrected after each step, and the budget of each step.
 
     Raises:
@@ -71,7 +71,7 @@ class Plan:
         self._job = job
         self._limit = memory_limit(None) if memory_bytes is None else memory_bytes
         minutes = job.recipe.budget_minutes
-        self._budget = Budget(None if minutes is None else 60 * minutes, lambda: checkpoints.seconds)
+        self._budget = MinutesLimit(None if minutes is None else 60 * minutes, lambda: checkpoints.seconds)
         self._resident = memory_in_use()
         self._estimator = estimator_for(job, expansion, examples)
         self.now = self._estimate()
@@ -160,3 +160,42 @@ class Plan:
 def _up(value: float) -> str:
     """Rounded up to one decimal."""
     return f"{math.ceil(10 * value) / 10:g}"
+
+
+_SHARE_OF_MACHINE = 0.5
+_WITHOUT_KNOWING = 4_000_000_000  # default where the system does not report its memory
+
+
+class MinutesLimit:
+    """The wall time of a run in ``seconds``, None for no limit; ``spent``: returns the seconds used so far."""
+
+    def __init__(self, seconds: float | None, spent: Callable[[], float]) -> None:
+        self.seconds = seconds
+        self._spent = spent
+
+    @property
+    def spent(self) -> float:
+        """Seconds so far."""
+        return self._spent()
+
+    def left(self, *, after: float = 0.0) -> float:
+        """Seconds left, with ``after`` reserved at the end; infinite without a budget, at least 0."""
+        return math.inf if self.seconds is None else max(0.0, self.seconds - after - self._spent())
+
+
+def memory_limit(gigabytes: float | None) -> int:
+    """The limit in bytes, by default half of the memory of the machine or container.
+
+    Raises:
+        UsageError: it is not a positive number.
+    """
+    if gigabytes is None:
+        return int(_SHARE_OF_MACHINE * (memory_bytes() or _WITHOUT_KNOWING))
+    if not 0 < gigabytes < math.inf:
+        raise UsageError(f"{gigabytes:g} GB is not a limit for memory", hint="give a number above 0")
+    return int(gigabytes * 1e9)
+
+
+def memory_in_use() -> int:
+    """Resident memory of this process; its peak if the system reports only that, 0 if it reports nothing."""
+    return resident_bytes() or peak_resident_bytes() or 0

@@ -67,7 +67,9 @@ def begin(
         StorageError: it cannot be written.
     """
     if list_numbers(folder, "json") or list_numbers(folder, "draft"):
-        raise UsageError(f"{folder} has key lists already", hint="pathweave key list next makes the one after them")
+        raise UsageError(
+            f"{folder} has key lists already", hint="pathweave sign key list next makes the one after them"
+        )
     return _write_draft(folder, None, number, tuple(root_keys), root_threshold, tuple(release_keys), now_s, days)
 
 
@@ -135,7 +137,7 @@ def find_draft(folder: Path) -> Draft | None:
 def _read_draft(folder: Path) -> tuple[Draft, Envelope, KeyList | None]:
     drafts = list_numbers(folder, "draft")
     if not drafts:
-        raise UsageError(f"{folder} has no draft", hint="pathweave key list new or next makes one")
+        raise UsageError(f"{folder} has no draft", hint="pathweave sign key list new or next makes one")
     path = folder / f"{drafts[0]}.draft"
     keys, envelope = open_list(read_list(path), what=path.name)
     before = read_chain(folder).newest if list_numbers(folder, "json") else None

@@ -22,9 +22,7 @@ from packager.errors import VerificationError
 from packager.exporting.export import ExportedBlocks
 from packager.exporting.verification import TorchReference
 from packager.renditions.calibration import Calibration, Features, fitted_and_held_back
-from packager.renditions.fragments import as_fragment, part_model
-from packager.renditions.judging import Judged, judge, judged_set
-from packager.renditions.rendition_set import RenditionSet
+from packager.renditions.rendition_set import Judged, RenditionSet, as_fragment, judge, judged_set, part_model
 from packager.supernet.expansion import Expansion
 from packager.torch_noise import torch_silenced
 

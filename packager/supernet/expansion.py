@@ -18,8 +18,7 @@ from packager.supernet.blocks.identity import identity_blocks
 from packager.supernet.blocks.merged import merged_blocks
 from packager.supernet.blocks.shrunk import shrunk_blocks
 from packager.supernet.blocks.streams import copied_blocks, several
-from packager.supernet.blocks.trainable import TrainableBlock, count_macs, original_block
-from packager.supernet.blocks.tuned import tuned_blocks
+from packager.supernet.blocks.trainable import TrainableBlock, count_macs, original_block, tuned_blocks
 from packager.tracing.traced_model import Feature, TracedModel, parameter_count
 
 __all__ = ["Expansion", "TrainableBlock", "TrainableExit", "count_macs", "expand", "shrink_rates_for"]

@@ -11,15 +11,14 @@ from torch.nn import functional
 
 from device_sdk.errors import UsageError
 from device_sdk.supernet.plan import Subnet
+from packager.data.batches import BatchSource
 from packager.supernet.blocks.trainable import TrainableBlock
 from packager.supernet.expansion import Expansion
 from packager.supernet.macs_ranges import MacsRanges
 from packager.tasks import Classification, LearningTask, mixed_loss
 from packager.tracing.traced_model import Feature, tensors_of
-from packager.training.batches import BatchSource
-from packager.training.feature_cache import FeatureCache
+from packager.training.caches import FeatureCache, TeacherAnswers
 from packager.training.memory_format import training_format
-from packager.training.teacher_answers import TeacherAnswers
 
 _PHASE_BATCHES = 1_000_000_000  # batches of phase k are counted from k times this
 _TUNE, _EXITS, _STATISTICS = (k * _PHASE_BATCHES for k in (1, 2, 3))

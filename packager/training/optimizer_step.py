@@ -10,7 +10,7 @@ import torch
 
 from device_sdk.random_source import SplitMix64
 from packager.errors import TrainingError
-from packager.training.device import free_memory, resolve_precision
+from packager.torch_device import free_memory, resolve_precision
 from packager.training.losses import Losses
 from packager.training.phases import RATES, Phase
 from packager.training.ranks import Ranks

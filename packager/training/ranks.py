@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
+from packager.data.batches import WHOLE, Share
 from packager.errors import TrainingError
-from packager.training.batches import WHOLE, Share
 
 
 class Ranks(ABC):

@@ -17,14 +17,14 @@ from torch import nn
 from device_sdk.errors import StorageError
 from device_sdk.progress import Progress, Task
 from device_sdk.supernet.plan import Subnet
-from packager.inputs.digests import tensors_digest
+from packager.data.batches import BatchSource
 from packager.inputs.recipe import Recipe
+from packager.inputs.weights import tensors_digest
+from packager.output.checkpoints import Checkpoints
 from packager.supernet.expansion import Expansion
 from packager.tasks import Classification, LearningTask
-from packager.training.batches import BatchSource
-from packager.training.checkpoints import Checkpoints
-from packager.training.device import on_device, resolve_device
-from packager.training.feature_cache import FeatureCache
+from packager.torch_device import on_device, resolve_device
+from packager.training.caches import FeatureCache, TeacherAnswers
 from packager.training.keeping import BestBlocks, BestExits, BestOnTheWay, Gain, Keeper
 from packager.training.losses import Losses, exit_cache_shapes
 from packager.training.optimizer_step import OptimizerStep
@@ -32,10 +32,8 @@ from packager.training.phases import DISTIL, EXITS, RATES, TUNE, Phase, phase_st
 from packager.training.range_accuracy import RangeAccuracy
 from packager.training.ranks import Alone, LeadClock, Ranks
 from packager.training.recalibration import average_statistics, recalibrate
-from packager.training.schedule import Schedule
-from packager.training.teacher_answers import TeacherAnswers
+from packager.training.schedule import LEAST_BATCH, Schedule, fitting_updates
 from packager.training.tuning_watch import TuningWatch
-from packager.training.updates import LEAST_BATCH, fitting_updates
 
 _DONE = "done"
 _STATISTICS_BATCHES = 30

@@ -13,12 +13,12 @@ from torch.nn import functional
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.paths import sample_uniformly
+from packager.data.batches import BatchSource
 from packager.exporting.export import export_blocks
 from packager.exporting.verification import Verifier
 from packager.supernet.exits import attach_exits
 from packager.supernet.expansion import expand
 from packager.tracing.traced_model import trace
-from packager.training.batches import BatchSource
 
 
 class Cells(nn.Module):

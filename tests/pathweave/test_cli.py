@@ -14,7 +14,7 @@ import pytest
 from device_sdk.commands.command_line import emit, json_option
 from device_sdk.errors import MissingExtraError, PathweaveError, StorageError, UsageError
 from pathweave import __version__
-from pathweave.cli import COMMANDS, as_missing_extra, cli, main
+from pathweave.cli import COMMANDS, MOVED, as_missing_extra, cli, main
 
 ROOT = Path(__file__).parents[2]
 
@@ -173,6 +173,13 @@ def test_the_entry_points_are_the_table() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["pathweave.commands"] == COMMANDS
     assert project["scripts"] == {"pathweave": "pathweave.cli:main"}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_a_former_name_says_its_new_one_in_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "anything", "--else"]) == 2
+    assert capsys.readouterr().err.splitlines() == [f"error: `pathweave {name}` is now `pathweave {MOVED[name]}`"]
+    assert MOVED[name].split()[0] in COMMANDS
 
 
 def test_every_command_loads_and_takes_json() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -117,3 +118,16 @@ def listed(starts: Iterable[int]) -> str:
     """Blocks by their start cut points, for a note: ``block 3``, ``blocks 1, 2, 5``."""
     numbers = sorted(starts)
     return f"block{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def tuned_blocks(originals: Sequence[TrainableBlock], *, count: int) -> AddedBlocks:
+    """A block ``c<start>`` for each of the last ``count`` originals, a copy of it. Stem and head may be among them."""
+    chosen = originals[max(0, len(originals) - count) :] if count else ()
+    return AddedBlocks(
+        tuple(
+            replace(
+                block, id=f"c{block.start}", kind="shrunk", module=copy.deepcopy(block.module), copied_from=block.id
+            )
+            for block in chosen
+        )
+    )

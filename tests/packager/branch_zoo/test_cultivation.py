@@ -10,7 +10,7 @@ from packager.branch_zoo.modules import build_branch
 from packager.branch_zoo.self_merge import hidden_widths
 from packager.branch_zoo.specs import parse
 from packager.errors import ResumeError
-from packager.training.device import on_device
+from packager.torch_device import on_device
 from tests.packager.conftest import DyingSource
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from device_sdk.progress import SilentProgress
+from packager.data.batches import BatchSource
 from packager.fitting import applied, fit, fitted
 from packager.supernet.expansion import expand
-from packager.training.batches import BatchSource
 
 
 @pytest.fixture(scope="module")

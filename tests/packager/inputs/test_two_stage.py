@@ -14,13 +14,13 @@ from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.paths import enumerate_subnets
+from packager.data.target_data import TargetDataset
 from packager.errors import TraceError
 from packager.exporting.export import export_blocks
 from packager.exporting.verification import Verifier
 from packager.inputs.job import Job
 from packager.inputs.model_loader import LoadedModel
 from packager.inputs.recipe import Recipe
-from packager.inputs.target_data import TargetDataset
 from packager.inputs.two_stage import TwoStage
 from packager.pipeline import package
 from packager.supernet.expansion import expand

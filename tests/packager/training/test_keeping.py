@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from packager.data.batches import BatchSource
 from packager.supernet.exits import attach_exits
-from packager.training.batches import BatchSource
 from packager.training.keeping import BestOnTheWay, RangeSeen, guarded_paths, is_worse
 from packager.training.range_accuracy import RangeAccuracy
 from packager.training.ranks import Alone

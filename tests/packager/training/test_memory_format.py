@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from packager.data.batches import BatchSource
 from packager.inputs.recipe import Recipe
 from packager.supernet.exits import attach_exits
 from packager.supernet.expansion import expand
 from packager.tracing.traced_model import trace
 from packager.training import losses
-from packager.training.batches import BatchSource
 from packager.training.memory_format import training_format
 from packager.training.trainer import make_losses
 

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from device_sdk.progress import SilentProgress
+from packager.data.batches import BatchSource
 from packager.errors import TrainingError
 from packager.inputs.recipe import Recipe
+from packager.output.checkpoints import Checkpoints
 from packager.supernet.exits import attach_exits
 from packager.supernet.expansion import Expansion, expand
 from packager.supernet.macs_ranges import MacsRanges
 from packager.tracing.traced_model import trace
-from packager.training.batches import BatchSource
-from packager.training.checkpoints import Checkpoints
 from packager.training.losses import distillation_errors
 from packager.training.trainer import Trainer, make_losses
 
