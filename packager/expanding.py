@@ -1,4 +1,8 @@
-"""The supernet before any training: the model cut into blocks, with the blocks and exits that the recipe adds."""
+"""The supernet before any training: the model cut into blocks, with the blocks and exits that the recipe adds.
+
+Their weights, never those of originals, may come from a safetensors file: without training steps such a recipe
+rebuilds a bundle in minutes; with steps, training starts from them.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +20,15 @@ from torch import nn
 
 from device_sdk.errors import DataError, UsageError
 from device_sdk.files.atomic import write_atomically
+from packager.branch_zoo.plain import attach_exits
+from packager.branch_zoo.self_merge import exit_of
 from packager.branch_zoo.specs import parse
-from packager.branch_zoo.stored_branch import exit_of
 from packager.errors import WeightsError
 from packager.fitting.candidates import sources
 from packager.inputs.job import Job
 from packager.inputs.weights import BranchWeights
 from packager.supernet.blocks.streams import several
 from packager.supernet.blocks.trainable import TrainableBlock
-from packager.supernet.exits import attach_exits
 from packager.supernet.expansion import Expansion, expand, shrink_rates_for
 from packager.tracing.cut_points import FUSED
 from packager.tracing.traced_model import TracedModel, trace
@@ -32,6 +36,7 @@ from packager.tracing.traced_model import TracedModel, trace
 _EXAMPLES = 64  # real samples, at most, for value ranges at the cut points and for checking the original path
 _LEAST_EXAMPLES = 8
 _EXAMPLE_BYTES = 8_000_000
+_EXIT = re.compile(r"x(\d{1,6})-(.+)")
 
 
 def examples_of(job: Job) -> npt.NDArray[np.float32]:
@@ -80,9 +85,6 @@ def _require_answers(job: Job, traced: TracedModel) -> None:
     if job.recipe.renditions != ("fp32",) and (traced.taps or several(traced.cuts)):
         kind = "a model in two stages" if traced.taps else "a model that is cut where several tensors are live"
         raise UsageError(f"{kind} can only be packaged in fp32", hint="leave renditions out")
-
-
-_EXIT = re.compile(r"x(\d{1,6})-(.+)")
 
 
 def load_branches(expansion: Expansion, weights: BranchWeights) -> Expansion:

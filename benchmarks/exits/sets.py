@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.exits.networks import ExitNetwork
 from benchmarks.support.bundles import ZOO
 from benchmarks.support.reference_bundles import Made
-from packager.inputs.job_loader import load_job
+from packager.inputs.job import load_job
 from packager.pipeline import package
 from pathweave.bench import BenchOptions
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from device_sdk import __version__
-from packager.inputs.job_loader import load_job
+from packager.inputs.job import load_job
 from packager.output.ownership import REPORT
 from packager.pipeline import package
 from pathweave.bench import BenchOptions

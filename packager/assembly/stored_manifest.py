@@ -15,7 +15,7 @@ from packager.assembly.verified import Verified
 from packager.exporting.onnx_exporter import IR_VERSION, OPSET
 from packager.exporting.verification import SELF_TEST_BATCH, SELF_TEST_SEED
 from packager.inputs.job import Job
-from packager.output.bundle_writer import BundleWriter
+from packager.output.bundle_folder import BundleWriter
 from packager.renditions.rendition_set import RenditionSet
 from packager.supernet.expansion import Expansion
 from packager.training.phases import DISTIL, EXITS, TUNE

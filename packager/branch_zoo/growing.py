@@ -11,6 +11,7 @@ from device_sdk.errors import UsageError
 from device_sdk.progress import Progress
 from packager.branch_zoo.cultivation import Cultivation
 from packager.branch_zoo.modules import build_branch
+from packager.branch_zoo.plain import exit_positions
 from packager.branch_zoo.rungs import ZooSettings
 from packager.branch_zoo.selection import answer_times, rung_counts
 from packager.branch_zoo.specs import GRID, BranchSpec, branch_cost, layout_of, parse, specs_for
@@ -18,7 +19,6 @@ from packager.inputs.job import Job
 from packager.inputs.recipe import Recipe
 from packager.output.checkpoints import Checkpoints
 from packager.supernet.blocks.streams import several
-from packager.supernet.exits import exit_positions
 from packager.supernet.expansion import Expansion, TrainableExit
 from packager.torch_device import on_device, resolve_device
 from packager.training.ranks import Ranks

@@ -1,4 +1,4 @@
-"""Successive halving: selection of the branches that are trained further.
+"""Selection of branches: those that are trained further (successive halving), and those that become exits.
 
 Accuracy alone would leave only the largest branches, and placement under a memory limit needs the cheap ones. So
 fronts are peeled: those that no other branch beats in accuracy, MACs and bytes at once are kept first.
@@ -22,6 +22,7 @@ from packager.supernet.expansion import Expansion
 RUNGS = 4  # of training; between them branches are dropped
 KEPT_SHARE = 0.5
 _LEAST_KEPT = 8  # budgets need cheap branches beside accurate ones
+FP32 = "fp32"
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,6 @@ def _beaten(rows: np.ndarray) -> np.ndarray:
     return np.asarray((no_larger & smaller).any(axis=0))
 
 
-FP32 = "fp32"
-
-
 @dataclass(frozen=True)
 class AnswerTimes:
     """Times at which branches and the full model answer, in ``unit``.
@@ -97,7 +95,7 @@ class AnswerTimes:
 
 
 def survives(*, answer_time: float, accuracy: float, full_time: float, full_accuracy: float) -> bool:
-    """True if a branch answers before the full model or is more accurate."""
+    """True if a branch answers before the full model or is more accurate (MEEdge §3.2.2): judged before export."""
     return answer_time < full_time or accuracy > full_accuracy
 
 

@@ -3,64 +3,48 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from device_sdk.commands.command_line import emit, progress
-from device_sdk.extras import require
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from packager.doctor.examination import Examination
+    from packager.pipeline import Limits
 
 _NOTES = 8  # printed at most; --json prints all
 
 
-def check_model(
-    *,
-    specification: str,
-    weights: Path | None,
-    input_shape: tuple[int, int, int] | None,
-    classes: str | None,
-    normalisation: Any,
-    interpolation: Any,
-    crop: Any,
-    training: str | None,
-    budget_minutes: float | None,
-    memory_gb: float | None,
-    as_json: bool,
-    started: float,
-    **_: Any,
-) -> None:
+def check_model(options: Mapping[str, Any], limits: Limits) -> None:
     """Report whether the model can be cut, skipped, merged, shrunk, quantised, run smaller, exited and split."""
-    require("torch", extra="packager")
-
     from packager.doctor.examination import SAMPLES, examine
-    from packager.inputs.job_loader import load_model_of_job, load_samples
+    from packager.inputs.job import load_model_of_job, load_samples
     from packager.inputs.pixels import Pixels
-    from packager.planning.run_plan import memory_limit
-    from packager.torch_device import use_threads
 
-    use_threads(None)
-    limit = memory_limit(memory_gb)
-    pixels = Pixels(normalisation, interpolation, crop)
-    loaded = load_model_of_job(specification, weights=weights, input_shape=input_shape, classes=classes, pixels=pixels)
+    as_json, weights = options["as_json"], options["weights"]
+    loaded = load_model_of_job(
+        options["specification"],
+        weights=weights,
+        input_shape=options["input_shape"],
+        classes=options["classes"],
+        pixels=Pixels(options["normalisation"], options["interpolation"], options["crop"]),
+    )
     images = count = None
-    if training is not None:
-        shown = progress(as_json)
+    if options["training"] is not None:
         images, count, notes = load_samples(
-            training, loaded, count=SAMPLES, weights_given=weights is not None, progress=shown
+            options["training"], loaded, count=SAMPLES, weights_given=weights is not None, progress=progress(as_json)
         )
         loaded = replace(loaded, notes=(*loaded.notes, *notes))
     found = examine(
         loaded,
         images=images,
         image_count=count,
-        budget_minutes=budget_minutes,
-        memory_bytes=limit,
-        spent=time.monotonic() - started,
+        budget_minutes=options["budget_minutes"],
+        memory_bytes=limits.memory_bytes,
+        spent=time.monotonic() - (limits.started or 0.0),
     )
     emit(found.described(), as_json=as_json, text=lambda: _print(found))
 

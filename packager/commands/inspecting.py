@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from device_sdk.commands.command_line import emit, json_option
-from packager.commands.printed import (
-    described_block,
-    described_exit,
-    existing_file,
-    percent,
-    rendition_bytes,
-    shortened,
-)
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from device_sdk.bundles.bundle import Bundle
-    from device_sdk.bundles.manifest import Hybrid
+    from device_sdk.bundles.manifest import Manifest
+    from device_sdk.supernet.blocks import Block, Exit
+    from packager.output.bundle_folder import Packaged
+
+
+existing_file = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
@@ -46,7 +43,7 @@ def describe_bundle(bundle: Bundle) -> dict[str, Any]:
     """The output of ``pathweave inspect --json``."""
     from device_sdk.supernet.paths import architecture_count, subnet_count
 
-    manifest = bundle.manifest
+    manifest, hybrid = bundle.manifest, bundle.manifest.hybrid
     sizes = bundle.blob_sizes()
     return {
         "name": manifest.name,
@@ -76,7 +73,9 @@ def describe_bundle(bundle: Bundle) -> dict[str, Any]:
             "manifest_bytes": bundle.manifest_bytes,
         },
         "held": _held(bundle),
-        "hybrid": None if manifest.hybrid is None else _described_hybrid(manifest.hybrid),
+        "hybrid": None
+        if hybrid is None
+        else {"role": hybrid.role, "path": list(hybrid.path), "partner": hybrid.partner},
         "notes": list(manifest.notes),
     }
 
@@ -91,10 +90,6 @@ def _held(bundle: Bundle) -> dict[str, Any]:
         "absent_blobs": len(absent),
         "absent_bytes": sum(size or 0 for size in absent.values()),
     }
-
-
-def _described_hybrid(hybrid: Hybrid) -> dict[str, Any]:
-    return {"role": hybrid.role, "path": list(hybrid.path), "partner": hybrid.partner}
 
 
 def _print_bundle(bundle: Bundle, described: dict[str, Any], *, brief: bool) -> None:
@@ -134,36 +129,94 @@ def _shares(renditions: Mapping[str, int]) -> str:
 
 
 def _block_table(bundle: Bundle) -> Table:
-    from rich.table import Table
-
-    table = Table("block", "kind", "from", "to", "parameters", "MACs", "distillation error")
-    for block in bundle.manifest.blocks:
-        error = "" if block.distillation_error is None else f"{block.distillation_error:.3f}"
-        row = (
-            block.id,
-            block.kind,
-            block.start,
-            block.end,
-            f"{block.parameters:,}",
-            f"{block.macs:,}",
-            error,
-        )
-        table.add_row(*map(str, row))
-    return table
+    return _table(
+        ("block", "kind", "from", "to", "parameters", "MACs", "distillation error"),
+        [
+            (
+                *(block.id, block.kind, block.start, block.end, f"{block.parameters:,}", f"{block.macs:,}"),
+                "" if block.distillation_error is None else f"{block.distillation_error:.3f}",
+            )
+            for block in bundle.manifest.blocks
+        ],
+    )
 
 
 def _exit_table(bundle: Bundle) -> Table:
+    return _table(
+        ("exit", "branch", "at", "parameters", "MACs", "accuracy"),
+        [
+            (
+                *(exit_.id, exit_.branch, exit_.position, f"{exit_.parameters:,}", f"{exit_.macs:,}"),
+                percent(exit_.accuracy),
+            )
+            for exit_ in bundle.manifest.exits
+        ],
+    )
+
+
+def _table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
     from rich.table import Table
 
-    table = Table("exit", "branch", "at", "parameters", "MACs", "accuracy")
-    for exit_ in bundle.manifest.exits:
-        row = (
-            exit_.id,
-            exit_.branch,
-            exit_.position,
-            f"{exit_.parameters:,}",
-            f"{exit_.macs:,}",
-            percent(exit_.accuracy),
-        )
+    table = Table(*columns)
+    for row in rows:
         table.add_row(*map(str, row))
     return table
+
+
+def print_minutes(packaged: Packaged) -> None:
+    """Print the minutes of each step, and the training report."""
+    steps = ", ".join(f"{step} {seconds / 60:.1f}" for step, seconds in packaged.step_seconds.items() if seconds >= 0.5)
+    click.echo(f"{packaged.seconds / 60:.1f} minutes" + (f": {steps}" if steps else ""))
+    for line in packaged.training_report:
+        click.echo(f"  {line}")
+
+
+def print_estimate(said: Mapping[str, Any]) -> None:
+    """Print the result of ``pipeline.dry_run``."""
+    click.echo(f"about {said['minutes']:.1f} minutes, at least {said['least_minutes']:.1f}; in seconds:")
+    for step, seconds in said["seconds"].items():
+        click.echo(f"  {step}: {seconds:.0f}")
+    click.echo(
+        f"about {said['peak_gb']:.1f} GB of memory, at least {said['least_memory_gb']:.1f}; the limit is"
+        f" {said['memory_limit_gb']:.1f} (--memory-gb)"
+    )
+    click.echo(f"training in batches of {said['training_batch']}, calibration on {said['calibration_samples']} samples")
+    click.echo(f"a bundle of about {said['bundle_mb']:.1f} MB")
+
+
+def shortened(note: str, limit: int = 200) -> str:
+    """A note whose enumeration does not fill the screen: entries up to `limit` characters, and the number of others."""
+    if len(note) <= limit or ", " not in note[:limit]:
+        return note
+    shown = note[:limit].rpartition(", ")[0]
+    left_out = note[len(shown) :].count(", ")
+    return f"{shown} and {left_out} more (all with --json)"
+
+
+def described_block(block: Block) -> dict[str, Any]:
+    """A block as JSON output has it."""
+    names = ("id", "kind", "start", "end", "parameters", "macs", "distillation_error")
+    found = {name: getattr(block, name) for name in names}
+    return found | {"renditions": {rendition.name: rendition.size_bytes for rendition in block.renditions}}
+
+
+def described_exit(exit_: Exit) -> dict[str, Any]:
+    """An exit as JSON output has it."""
+    return {name: getattr(exit_, name) for name in ("id", "position", "branch", "parameters", "macs", "accuracy")}
+
+
+def rendition_bytes(manifest: Manifest, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Bytes per kind of rendition; a blob that several share counts for the first. ``sizes``: bytes of blobs here."""
+    blobs: dict[str, set[str]] = {}
+    counted: set[str] = set()
+    renditions = [rendition for block in manifest.blocks for rendition in block.renditions]
+    renditions += [rendition for exit_ in manifest.exits for rendition in exit_.renditions]
+    for name in dict.fromkeys(rendition.name for rendition in renditions):
+        blobs[name] = {blob for one in renditions if one.name == name for blob in (one.blob, *one.shared)} - counted
+        counted |= blobs[name]
+    return {name: sum(sizes.get(blob, 0) for blob in found) for name, found in blobs.items()}
+
+
+def percent(accuracy: float | None) -> str:
+    """An accuracy as text; empty where it is unknown."""
+    return "" if accuracy is None else f"{accuracy:.2%}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -20,8 +20,7 @@ from device_sdk.errors import PathweaveError, UsageError
 from device_sdk.extras import require
 from device_sdk.progress import SilentProgress
 from packager.commands.checking import check_model
-from packager.commands.pairing import package_pair
-from packager.commands.printed import (
+from packager.commands.inspecting import (
     described_exit,
     existing_file,
     percent,
@@ -30,15 +29,20 @@ from packager.commands.printed import (
     rendition_bytes,
     shortened,
 )
+from packager.commands.pairing import package_pair
 from packager.inputs.recipe import RenditionName
 
 if TYPE_CHECKING:
-    from packager.output.packaged import Packaged
+    from packager.output.bundle_folder import Packaged
+    from packager.pipeline import Limits
     from packager.training.ranks import Ranks
 
-_OF_PAIRS = {"pair", "training", "validation", "classes", "out", "version", "steps", "budget_minutes", "memory_gb"} | {
-    *("seed", "private_key", "restart", "save_branches", "threads", "as_json"),
-}
+_OF_JOBS = ("weights", "input_shape", "training", "validation", "name", "version", "recipe_path", "classes", "profile")
+_OF_RECIPES = ("steps", "budget_minutes", "max_span", "exit_positions", "branches", "gamma", "renditions", "seed")
+_OF_PAIRS = (
+    *("pair", "training", "validation", "classes", "out", "version", "steps", "budget_minutes", "memory_gb", "seed"),
+    *("private_key", "restart", "save_branches", "threads", "as_json"),
+)
 
 
 def _shape(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int, int] | None:
@@ -137,13 +141,15 @@ def package(context: click.Context, check: bool, pair: Path | None, **options: A
     started = time.monotonic()
     needed = ("specification",) if check else ("training", "validation", "out")
     _require(context, needed if check or pair is not None else ("specification", *needed))
-    if check:
-        check_model(**options, started=started)
-    elif pair is not None:
+    if pair is not None:
         _refuse_what_a_pair_file_has(context)
-        package_pair(pair, **options, started=started)
+    limits = _limits(options, started, ("torch",) if check else ("torch", "onnx", "onnxscript", "safetensors"))
+    if check:
+        check_model(options, limits)
+    elif pair is not None:
+        package_pair(pair, options, limits)
     else:
-        _package(**options, started=started)
+        _package(options, limits)
 
 
 def _require(context: click.Context, names: tuple[str, ...]) -> None:
@@ -161,63 +167,35 @@ def _refuse_what_a_pair_file_has(context: click.Context) -> None:
             )
 
 
-def _package(
-    *,
-    specification: str,
-    weights: Path | None,
-    input_shape: tuple[int, int, int] | None,
-    training: str,
-    validation: str,
-    classes: str | None,
-    normalisation: Any,
-    interpolation: Any,
-    crop: Any,
-    out: Path,
-    name: str | None,
-    version: int,
-    recipe_path: Path | None,
-    profile: Path | None,
-    private_key: Path | None,
-    restart: bool,
-    save_branches: Path | None,
-    threads: int | None,
-    memory_gb: float | None,
-    dry_run: bool,
-    as_json: bool,
-    started: float,
-    **overrides: Any,
-) -> None:
-    for module in ("torch", "onnx", "onnxscript", "safetensors"):
+def _limits(options: Mapping[str, Any], started: float, modules: tuple[str, ...]) -> Limits:
+    for module in modules:
         require(module, extra="packager")
 
-    from device_sdk.bundles.bundle import SIGNATURE
-    from packager.inputs.job_loader import load_job
-    from packager.inputs.pixels import Pixels
-    from packager.pipeline import Limits, follow
-    from packager.pipeline import dry_run as estimate
-    from packager.pipeline import package as run
+    from packager.pipeline import Limits
     from packager.planning.run_plan import memory_limit
     from packager.torch_device import use_threads
 
-    limits = Limits(memory_bytes=memory_limit(memory_gb), started=started)
-    use_threads(threads)
+    use_threads(options["threads"])
+    return Limits(memory_bytes=memory_limit(options["memory_gb"]), started=started)
+
+
+def _package(options: Mapping[str, Any], limits: Limits) -> None:
+    from device_sdk.bundles.bundle import SIGNATURE
+    from packager.inputs.job import load_job
+    from packager.inputs.pixels import Pixels
+    from packager.pipeline import dry_run, follow
+    from packager.pipeline import package as run
+
+    out, as_json = options["out"], options["as_json"]
     with _joined() as ranks:
-        if overrides["steps"] is None and overrides["budget_minutes"] is None and recipe_path is None:
+        if all(options[name] is None for name in ("steps", "budget_minutes", "recipe_path")):
             raise UsageError("the length of the training is missing", hint="give --budget-minutes, --steps or --recipe")
         shown = progress(as_json) if ranks.leads else SilentProgress()
         job = load_job(
-            specification,
-            weights=weights,
-            input_shape=input_shape,
-            training=training,
-            validation=validation,
-            name=name,
-            version=version,
-            recipe_path=recipe_path,
-            overrides=overrides,
-            classes=classes,
-            pixels=Pixels(normalisation, interpolation, crop),
-            profile=profile,
+            options["specification"],
+            **{name: options[name] for name in _OF_JOBS},
+            overrides={name: options[name] for name in _OF_RECIPES},
+            pixels=Pixels(options["normalisation"], options["interpolation"], options["crop"]),
             progress=shown,
         )
         for note in job.notes if ranks.leads else ():
@@ -225,16 +203,16 @@ def _package(
         if not ranks.leads:
             follow(job, out, ranks=ranks)
             return
-        if dry_run:
-            said = estimate(job, limits=limits, progress=shown)
+        if options["dry_run"]:
+            said = dry_run(job, limits=limits, progress=shown)
             emit(said, as_json=as_json, text=lambda: print_estimate(said))
             return
         packaged = run(
             job,
             out,
-            private_key=private_key,
-            restart=restart,
-            save_branches=save_branches,
+            private_key=options["private_key"],
+            restart=options["restart"],
+            save_branches=options["save_branches"],
             progress=shown,
             ranks=ranks,
             limits=limits,

@@ -2,70 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from device_sdk.commands.command_line import emit, progress
-from device_sdk.extras import require
 
 if TYPE_CHECKING:
     from packager.hybrid.pipeline import PackagedHybrid
-
-
-def package_pair(
-    path: Path,
-    *,
-    training: str,
-    validation: str,
-    classes: str | None,
-    out: Path,
-    version: int,
-    steps: int | None,
-    budget_minutes: float | None,
-    memory_gb: float | None,
-    seed: int | None,
-    private_key: Path | None,
-    restart: bool,
-    save_branches: Path | None,
-    threads: int | None,
-    as_json: bool,
-    started: float,
-    **_: Any,
-) -> None:
-    """Package the pair of the file ``path``: its base to ``out/base``, its global model to ``out/global``."""
-    for module in ("torch", "onnx", "onnxscript", "safetensors"):
-        require(module, extra="packager")
-
-    from packager.hybrid.job_loader import load_hybrid_job, read_pair
-    from packager.hybrid.pipeline import package_hybrid
     from packager.pipeline import Limits
-    from packager.planning.run_plan import memory_limit
-    from packager.torch_device import use_threads
 
-    limits = Limits(memory_bytes=memory_limit(memory_gb), started=started)
-    use_threads(threads)
-    pair = read_pair(path, steps=steps, budget_minutes=budget_minutes, seed=seed)
+
+def package_pair(path: Path, options: Mapping[str, Any], limits: Limits) -> None:
+    """Package the pair of the file ``path``: its base to ``out/base``, its global model to ``out/global``."""
+    from packager.hybrid.job import load_hybrid_job, read_pair
+    from packager.hybrid.pipeline import package_hybrid
+
+    as_json = options["as_json"]
     shown = progress(as_json)
     job = load_hybrid_job(
-        pair.base,
-        pair.global_,
-        training=training,
-        routing=pair.routing or training,
-        validation=validation,
-        recipe=pair.recipe,
+        read_pair(path, **{name: options[name] for name in ("steps", "budget_minutes", "seed")}),
+        **{name: options[name] for name in ("training", "validation", "classes", "version")},
         recipe_folder=path.parent,
-        classes=classes,
-        version=version,
         progress=shown,
     )
     packaged = package_hybrid(
         job,
-        out,
-        private_key=private_key,
-        restart=restart,
-        save_weights=save_branches,
+        options["out"],
+        private_key=options["private_key"],
+        restart=options["restart"],
+        save_weights=options["save_branches"],
         progress=shown,
         limits=limits,
     )

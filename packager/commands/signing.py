@@ -14,8 +14,7 @@ from device_sdk.errors import StorageError
 
 if TYPE_CHECKING:
     from device_sdk.signing.release import Release
-    from packager.releasing.key_folder import Draft
-    from packager.releasing.releases import Renewal
+    from packager.releasing import Draft, Renewal
 
 _folder = click.Path(file_okay=False, path_type=Path)
 _existing_folder = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -86,7 +85,7 @@ def new_list(
     as_json: bool,
 ) -> None:
     """Draft a first key list in FOLDER; its root keys sign it next."""
-    from packager.releasing.key_folder import begin, key_of
+    from packager.releasing import begin, key_of
 
     draft = begin(
         folder,
@@ -120,7 +119,7 @@ def next_list(
     as_json: bool,
 ) -> None:
     """Draft the list after the newest one in FOLDER, to rotate or revoke keys, or to renew it."""
-    from packager.releasing.key_folder import follow, key_of
+    from packager.releasing import follow, key_of
 
     draft = follow(
         folder,
@@ -141,7 +140,7 @@ def next_list(
 @json_option
 def sign_list(folder: Path, private_key: Path, as_json: bool) -> None:
     """Sign the draft in FOLDER; the last signature that it needs makes it a list."""
-    from packager.releasing.key_folder import sign_draft
+    from packager.releasing import sign_draft
 
     _emit_draft(sign_draft(folder, private_key), as_json=as_json)
 
@@ -152,7 +151,7 @@ def sign_list(folder: Path, private_key: Path, as_json: bool) -> None:
 def show_lists(folder: Path, as_json: bool) -> None:
     """Verify the lists in FOLDER from the first one on, and show the newest and the draft."""
     from device_sdk.bundles.releasing import read_chain
-    from packager.releasing.key_folder import find_draft
+    from packager.releasing import find_draft
 
     chain, draft = read_chain(folder), find_draft(folder)
     newest = msgspec.to_builtins(chain.newest)
@@ -198,7 +197,7 @@ def sign_release(bundle: Path, keys: Path, private_key: Path, expires_days: floa
 def renew(folder: Path, keys: Path, private_key: Path, within_days: float, expires_days: float, as_json: bool) -> None:
     """Renew the releases of the bundles in FOLDER that expire soon, if nothing of them has changed."""
     from device_sdk.bundles.releasing import read_chain
-    from packager.releasing.releases import renew_releases
+    from packager.releasing import renew_releases
 
     done = renew_releases(
         folder, read_chain(keys), private_key, now_s=_now_s(), within_days=within_days, days=expires_days

@@ -17,10 +17,24 @@ from torch.nn import functional
 
 from device_sdk.data.datasets import ImageDataset
 from device_sdk.data.preprocessing import Preprocessing
-from packager.data.decoding import BatchDecoder, worker_count
-from packager.data.image_set import Decoded, ImageSet
+from packager.data.image_set import BatchDecoder, Decoded, ImageSet, worker_count
 from packager.data.target_data import TargetDataset
 from packager.tasks import Classification, LearningTask
+
+OPERATIONS = (
+    "rotate",
+    "shear rows",
+    "shear columns",
+    "move down",
+    "move right",
+    "brightness",
+    "contrast",
+    "saturation",
+    "erase",
+)
+_MOST = (0.52, 0.3, 0.3, 0.45, 0.45, 0.9, 0.9, 0.9, 0.6)  # at strength 1: radians, shares of the image, factors
+_OF_EACH = 2  # operations
+_GREY = (0.299, 0.587, 0.114)  # of red, green and blue (ITU-R BT.601)
 
 
 @dataclass(frozen=True)
@@ -204,7 +218,7 @@ class _Streamed:
 
     def at(self, positions: npt.NDArray[np.int64]) -> tuple[torch.Tensor, npt.NDArray[np.int64]]:
         """As of stored pixels."""
-        decoded = self.dataset.read_filled(positions)
+        decoded = self.dataset.read(positions, fill=True)
         self.dataset.note(decoded.corrupt)
         return _channels_first(decoded)
 
@@ -218,24 +232,10 @@ def _generator(seed: int, stream: int, number: int) -> torch.Generator:
     return torch.Generator().manual_seed(mixed % 2**63)  # any seed fits
 
 
-OPERATIONS = (
-    "rotate",
-    "shear rows",
-    "shear columns",
-    "move down",
-    "move right",
-    "brightness",
-    "contrast",
-    "saturation",
-    "erase",
-)
-_MOST = (0.52, 0.3, 0.3, 0.45, 0.45, 0.9, 0.9, 0.9, 0.6)  # at strength 1: radians, shares of the image, factors
-_OF_EACH = 2  # operations
-_GREY = (0.299, 0.587, 0.114)  # of red, green and blue (ITU-R BT.601)
-
-
 def distorted(images: Tensor, strength: float, generator: torch.Generator) -> Tensor:
     """Images [batch, channels, height, width] of 0 to 255, each changed by two random operations, as float32.
+
+    Source: RandAugment (Cubuk et al. 2020), on a whole batch at once and without the operations on histograms.
 
     ``strength``: from 0, which changes nothing, to 1. The operations need labels of whole images.
     """

@@ -1,4 +1,5 @@
-"""Labelled images that are decoded on demand, so memory does not grow with their number.
+"""Labelled images that are decoded on demand, so memory does not grow with their number, ahead of their use in worker
+processes where the machine has the cores.
 
 The model's input (``device_sdk.data.preprocessing.fit_image``) is computed from the file each time. A set whose pixels
 take little memory is decoded once instead; ``load_images`` decides.
@@ -9,9 +10,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from device_sdk.data.datasets import ImageDataset
 from device_sdk.data.image_files import Pixels, check_image, in_channels
@@ -19,7 +22,8 @@ from device_sdk.data.preprocessing import Preprocessing, fit_image
 from device_sdk.data.records import Positions, Records
 from device_sdk.data.source_report import MAX_CORRUPT_SHARE, SourceReport
 from device_sdk.data.sources import open_records
-from device_sdk.errors import CorruptImageError, DataError
+from device_sdk.errors import CorruptImageError, DataError, PathweaveError
+from device_sdk.machine import usable_cores
 from device_sdk.progress import Progress, Task
 
 UNLABELLED = -1
@@ -27,6 +31,8 @@ KEPT_BYTES = 160_000_000  # of pixels: sets up to this size are decoded once and
 
 _REPORT_EVERY = 100
 _SAMPLED = 64  # files whose content is part of the digest
+_MOST_WORKERS = 4
+_AHEAD = 2  # batches that each worker prepares ahead
 
 
 @dataclass(frozen=True)
@@ -68,21 +74,31 @@ class ImageSet:
         """Height, width and channels of every image."""
         return (*self.size, self.preprocessing.channels)
 
-    def read(self, positions: Positions) -> Decoded:
+    def read(self, positions: Positions, *, fill: bool = False) -> Decoded:
         """The images at ``positions`` without the corrupt ones. No side effects: safe in any process.
 
-        Raises:
-            DataError: an intact image is unusable: too large, or in colour for a grey model.
-        """
-        return self._read(positions, substitute=False)
-
-    def read_filled(self, positions: Positions) -> Decoded:
-        """As many images as ``positions``, with each corrupt one replaced by the next readable one.
+        With ``fill`` each corrupt one is replaced by the next readable one.
 
         Raises:
-            DataError: as ``read``, or more consecutive images are corrupt than a set may contain.
+            DataError: an intact image is unusable: too large, or in colour for a grey model; or with ``fill`` more
+                consecutive images are corrupt than a set may contain.
         """
-        return self._read(positions, substitute=True)
+        pixels = np.empty((len(positions), *self.shape), dtype=np.uint8)
+        found: list[int] = []
+        corrupt: dict[int, str] = {}
+        for wanted in positions:
+            for position in self._candidates(int(wanted), fill=fill):
+                try:
+                    pixels[len(found)] = self._one(position)
+                except CorruptImageError as error:
+                    corrupt[position] = str(error)
+                else:
+                    found.append(position)
+                    break
+            else:
+                if fill:
+                    SourceReport.of(self.records, corrupt).require_few_corrupt()
+        return Decoded(pixels[: len(found)], np.array(found, dtype=np.int64), corrupt)
 
     def note(self, corrupt: Mapping[int, str]) -> None:
         """Record images that were found corrupt.
@@ -112,26 +128,8 @@ class ImageSet:
                 digest.update(b"corrupt")
         return digest.hexdigest()
 
-    def _read(self, positions: Positions, *, substitute: bool) -> Decoded:
-        pixels = np.empty((len(positions), *self.shape), dtype=np.uint8)
-        found: list[int] = []
-        corrupt: dict[int, str] = {}
-        for wanted in positions:
-            for position in self._candidates(int(wanted), substitute=substitute):
-                try:
-                    pixels[len(found)] = self._one(position)
-                except CorruptImageError as error:
-                    corrupt[position] = str(error)
-                else:
-                    found.append(position)
-                    break
-            else:
-                if substitute:
-                    SourceReport.of(self.records, corrupt).require_few_corrupt()
-        return Decoded(pixels[: len(found)], np.array(found, dtype=np.int64), corrupt)
-
-    def _candidates(self, position: int, *, substitute: bool) -> Iterator[int]:
-        count = 1 if not substitute else min(len(self), round(MAX_CORRUPT_SHARE * len(self)) + 2)
+    def _candidates(self, position: int, *, fill: bool) -> Iterator[int]:
+        count = 1 if not fill else min(len(self), round(MAX_CORRUPT_SHARE * len(self)) + 2)
         return ((position + step) % len(self) for step in range(count))
 
     def _one(self, position: int) -> Pixels:
@@ -247,3 +245,110 @@ def _tell(images: ImageSet, corrupt: Mapping[int, str], task: Task, *, done: int
     if images.corrupt:
         task.note(f"{len(images.corrupt)} corrupt")
     task.advance(done)
+
+
+class BatchDecoder:
+    """Decodes the batch of each step; ``positions_of(step)`` returns its image positions, None after the last step.
+
+    The result depends only on the positions, not on the process. If steps are consecutive, the next ones are decoded
+    ahead. With ``fill`` corrupt images are replaced by the next readable ones, otherwise they are left out.
+    """
+
+    def __init__(
+        self, images: ImageSet, positions_of: Callable[[int], Positions | None], *, fill: bool, workers: int
+    ) -> None:
+        self._images = images
+        self._positions_of = positions_of
+        self._reading = _Reading(images, fill)
+        self._workers = workers
+        self._ahead: Iterator[Decoded | PathweaveError] | None = None
+        self._next = 0  # the next step that ``_ahead`` yields
+        self._last: tuple[int, Decoded] | None = None
+
+    def batch(self, step: int) -> Decoded:
+        """The images of ``step``, for which ``positions_of`` must not return None.
+
+        Raises:
+            DataError: see ``ImageSet.read`` and ``ImageSet.note``.
+        """
+        if self._last is not None and self._last[0] == step:
+            return self._last[1]
+        decoded = self._fetch(step)
+        if isinstance(decoded, PathweaveError):
+            self.close()
+            raise decoded
+        self._images.note(decoded.corrupt)
+        self._last = step, decoded
+        return decoded
+
+    def close(self) -> None:
+        """Stop the workers."""
+        self._ahead = None
+
+    def _fetch(self, step: int) -> Decoded | PathweaveError:
+        follows = self._last is not None and step == self._last[0] + 1
+        if self._ahead is not None and step != self._next:
+            self.close()
+        if self._ahead is None and follows and self._workers:
+            self._ahead, self._next = self._start(step), step
+        if self._ahead is not None:
+            try:
+                decoded = next(self._ahead)
+            except (RuntimeError, OSError):  # a worker has died, possibly out of memory: continue without workers
+                self.close()
+                self._workers = 0
+            else:
+                self._next = step + 1
+                return decoded
+        positions = self._positions_of(step)
+        assert positions is not None, "the step does not exist"
+        return self._reading[positions]
+
+    def _start(self, step: int) -> Iterator[Decoded | PathweaveError]:
+        """Workers that decode from ``step`` on. Their own generator leaves torch's global one unchanged."""
+        loader = torch.utils.data.DataLoader(
+            self._reading,
+            batch_size=None,
+            sampler=_Steps(self._positions_of, step),
+            num_workers=self._workers,
+            prefetch_factor=_AHEAD,
+            collate_fn=_as_it_is,  # tensors would be sent through shared memory, which is small in containers
+            generator=torch.Generator(),
+        )
+        return iter(loader)
+
+
+def worker_count(*, processes: int = 1) -> int:
+    """Workers for each of ``processes`` training processes on the cores that this one may use; 0 on a single core."""
+    cores = usable_cores()
+    return 0 if cores < 2 else min(_MOST_WORKERS, max(1, cores // processes - 1))
+
+
+@dataclass(frozen=True)
+class _Reading(torch.utils.data.Dataset[Any]):
+    """Decodes the images at some positions. Errors are returned, since raising them in a worker loses their hint."""
+
+    images: ImageSet
+    fill: bool
+
+    def __getitem__(self, positions: Positions) -> Decoded | PathweaveError:
+        try:
+            return self.images.read(positions, fill=self.fill)
+        except PathweaveError as error:
+            return error
+
+
+@dataclass(frozen=True)
+class _Steps:
+    positions_of: Callable[[int], Positions | None]
+    first: int
+
+    def __iter__(self) -> Iterator[Positions]:
+        step = self.first
+        while (positions := self.positions_of(step)) is not None:
+            yield positions
+            step += 1
+
+
+def _as_it_is(decoded: Any) -> Any:
+    return decoded

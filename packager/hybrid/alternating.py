@@ -25,9 +25,8 @@ from device_sdk.policies.deciding.pool_fitting import fit_pool
 from device_sdk.progress import Progress, Task
 from device_sdk.supernet.plan import Router
 from packager.errors import TrainingError
-from packager.hybrid.evidence import HybridEvidence
+from packager.hybrid.job import HybridRecipe
 from packager.hybrid.path_network import PathNetwork, State
-from packager.hybrid.recipe import HybridRecipe
 from packager.hybrid.router_fit import (
     RouterFit,
     answer_losses,
@@ -38,12 +37,14 @@ from packager.hybrid.router_fit import (
     tuned_to_coverage,
     weighted,
 )
-from packager.hybrid.training_batches import HybridBatches
+from packager.hybrid.samples import HybridBatches, HybridEvidence
 from packager.output.checkpoints import Checkpoints
 from packager.torch_device import resolve_precision
 from packager.training.schedule import Schedule
 
 _GRADIENT_NORM = 5.0  # gradients are clipped to this norm
+Learner = Literal["global", "base"]
+Learned = Literal["global", "base", "statistics"]
 
 
 class AlternatingTrainer:
@@ -149,7 +150,8 @@ class AlternatingTrainer:
             where.start = network.state
         if learned != "statistics":  # 2
             self._steps(learner)
-        if learned == "statistics" or (learner == "base" and self._statistics_kept):
+        statistics_kept = any(turn.kept for turn in self.report if turn.learner == "statistics")
+        if learned == "statistics" or (learner == "base" and statistics_kept):
             self._recalibrate()
         router, right = self._routed()  # 3
         assert where.right is not None
@@ -166,10 +168,6 @@ class AlternatingTrainer:
         where.turn, where.start, where.loss = number + 1, None, None
         self._known[learner] = TurnProgress(earlier=known.earlier + known.done)
         self._save()
-
-    @property
-    def _statistics_kept(self) -> bool:
-        return any(turn.kept for turn in self.report if turn.learner == "statistics")
 
     def _recalibrate(self) -> None:
         """Replace the statistics of the base's batch norms by their means over plain training images."""
@@ -308,10 +306,6 @@ def tensors_of(states: Sequence[State]) -> dict[str, Tensor]:
         for block, part in state.items()
         for key, value in part.items()
     }
-
-
-Learner = Literal["global", "base"]
-Learned = Literal["global", "base", "statistics"]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One of a hybrid's networks as torch modules: the path of its copied blocks, or of originals where none is copied."""
+"""One of a hybrid's networks as torch modules: its blocks, and the path of their copies, or of originals without."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from packager.supernet.blocks.trainable import TrainableBlock
 from packager.supernet.expansion import Expansion, expand
 from packager.tracing.cut_points import FUSED
 from packager.tracing.traced_model import trace
-from packager.training.memory_format import training_format
-from packager.training.recalibration import recalibrate
+from packager.training.keeping import recalibrate
+from packager.training.losses import training_format
 
 State = dict[str, dict[str, Tensor]]
 _BATCH = 256
+_EXAMPLES = 8
 
 
 class PathNetwork:
@@ -41,7 +42,7 @@ class PathNetwork:
         device: torch.device,
         memory_format: torch.memory_format = torch.contiguous_format,
     ) -> None:
-        copies = {block.start: block for block in expansion.added if _is_copy(block)}
+        copies = {block.start: block for block in expansion.added if block.id == f"c{block.start}"}
         self._expansion, self._originals = expansion, expansion.originals
         self._blocks = [copies.get(block.start, block) for block in expansion.originals]
         self._device, self._format = device, memory_format
@@ -116,17 +117,10 @@ class PathNetwork:
             module.load_state_dict(state[name])
 
 
-def _is_copy(block: TrainableBlock) -> bool:
-    return block.copied_from == f"o{block.start}" and block.id == f"c{block.start}"
-
-
 def _through(blocks: list[TrainableBlock] | tuple[TrainableBlock, ...], features: Tensor) -> Tensor:
     for block in blocks:
         features = block.module(features)
     return features
-
-
-_EXAMPLES = 8
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,8 @@
-"""Trains the router with the paper's routing loss, and tunes its threshold to a coverage (Hybrid Eq. 7, Alg. 2).
+"""The losses of hybrid training (Hybrid Eq. 6–7 and the two after them), and the router: trained with the routing
+loss, its threshold tuned to a coverage (Alg. 2).
+
+Sums over samples are means here, so that a loss does not grow with the batch. A router's two scores are the
+probabilities of a softmax: r0 is ``ease``, r1 is 1 − ``ease``, and r1 − r0 lies between −1 and 1.
 
 The result is the ``Router`` that devices run. ``device_sdk/policies/deciding/router_fitting`` fits the same network on
 a device, without the coverage penalty.

@@ -1,4 +1,5 @@
-"""Attributes of users' modules, in the forms that libraries give them: validated once, into the types used inside.
+"""Users' modules without the wrappers of training, and their attributes, in the forms that libraries give them:
+validated once, into the types used inside.
 
 Every function raises ModelLoadError with one line that names the attribute, what it holds, and a form that is taken.
 """
@@ -25,6 +26,19 @@ _PIXELS_HINT = (
     "preprocessing is a dict with mean and std, a data config of timm, torchvision's transforms(), or a"
     " device_sdk.data.preprocessing.Preprocessing"
 )
+
+_Settings = dict[str, Any]
+# The attribute that holds the wrapped module, by the wrapper's class.
+_INSIDE = {
+    "OptimizedModule": "_orig_mod",  # torch.compile
+    "DataParallel": "module",
+    "DistributedDataParallel": "module",
+    "AveragedModel": "module",
+    "EMAModel": "module",
+    "ModelEma": "module",  # timm
+    "ModelEmaV2": "module",
+    "ModelEmaV3": "module",
+}
 
 
 def input_shape_of(value: object, module: nn.Module) -> tuple[int, int, int]:
@@ -99,8 +113,6 @@ def _whole(side: object) -> int:
 
 
 # Settings: mean, std, and what else is known of scale, interpolation and crop
-
-_Settings = dict[str, Any]
 
 
 def _settings_of_dict(value: Mapping[Any, Any]) -> _Settings:
@@ -209,19 +221,6 @@ def _shown(value: object) -> str:
     """A value in a message: short, in one line."""
     text = " ".join(repr(value).split())
     return f"{text[:60]}…" if len(text) > 60 else text
-
-
-# The attribute that holds the wrapped module, by the wrapper's class.
-_INSIDE = {
-    "OptimizedModule": "_orig_mod",  # torch.compile
-    "DataParallel": "module",
-    "DistributedDataParallel": "module",
-    "AveragedModel": "module",
-    "EMAModel": "module",
-    "ModelEma": "module",  # timm
-    "ModelEmaV2": "module",
-    "ModelEmaV3": "module",
-}
 
 
 def unwrapped(module: nn.Module) -> nn.Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -115,9 +115,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, value in self.choices().items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise UsageError(f"the recipe's {name} is not a finite number")
-        for name in _NOT_NEGATIVE:
-            if (getattr(self, name) or 0) < 0:
-                raise UsageError(f"the recipe's {name} is negative")
+        require_numbers(self, _NOT_NEGATIVE, lambda value: value >= 0, "negative")
         for name, least in (("max_span", self.max_span), ("batch", self.largest_batch)):
             if least < 1:
                 raise UsageError(f"the recipe's {name} is below 1")
@@ -129,10 +127,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, value in (rates | {"temperature": self.temperature}).items():
             if value <= 0:
                 raise UsageError(f"the recipe's {name} is not above 0")
-        for name in ("distil_share", "exit_share", "label_weight"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"the recipe's {name} is not between 0 and 1")
-
+        shares = ("distil_share", "exit_share", "label_weight")
+        require_numbers(self, shares, lambda value: 0 <= value <= 1, "not between 0 and 1")
         if self.input_sizes != "auto" and not all(min(size) > 0 for size in self.input_sizes):
             raise UsageError("the recipe's input_sizes are not all above 0")
         if self.shrink_rates != "auto" and not all(0 < rate < 1 for rate in self.shrink_rates):
@@ -152,6 +148,20 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The fields as plain values, for the manifest and for comparing runs; lists are joined by commas."""
         values = msgspec.to_builtins(self)
         return {name: ", ".join(map(str, v)) if isinstance(v, list | tuple) else v for name, v in values.items()}
+
+
+def require_numbers(
+    recipe: msgspec.Struct, names: Iterable[str], fits: Callable[[float], bool], otherwise: str
+) -> None:
+    """Refuse a recipe of which a number among ``names`` does not fit; None, and what is no number, does.
+
+    Raises:
+        UsageError: says that it is ``otherwise``.
+    """
+    for name in names:
+        value = getattr(recipe, name)
+        if isinstance(value, (int, float)) and not fits(value):
+            raise UsageError(f"the recipe's {name} is {otherwise}")
 
 
 def load_recipe(path: Path | None, **overrides: object) -> Recipe:

@@ -15,10 +15,11 @@ from device_sdk.files.atomic import write_atomically
 from device_sdk.machine import peak_resident_bytes
 from packager.errors import ResumeError
 from packager.output.folder_exchange import discard
+from packager.output.ownership import RUN
 
 Description = Mapping[str, Any]
 
-_RUN, _STATE = "run.json", "state.pt"
+_STATE = "state.pt"
 _RESTART = "repeat that run's options to resume it, or add --restart to start afresh"
 
 
@@ -47,10 +48,10 @@ class Checkpoints:
         self._description = description
         self._clock = clock
         self._started = clock() if started is None else started
-        claimed = leads and (folder / _RUN).exists()
+        claimed = leads and (folder / RUN).exists()
         if claimed:
-            require_same_run(folder / _RUN, description)
-        self.state: dict[str, Any] | None = self._load() if claimed else None
+            require_same_run(folder / RUN, description)
+        self.state: dict[str, Any] | None = read_state(folder / _STATE) if claimed else None
         self._earlier: float = self.state["seconds"] if self.state else 0.0
         self._earlier_peak: int = self.state.get("peak_rss_bytes", 0) if self.state else 0
 
@@ -78,16 +79,14 @@ class Checkpoints:
         """
         if not self._leads:
             return
-        write_atomically(self._folder / _RUN, encode_description(self._description))
+        write_atomically(self._folder / RUN, encode_description(self._description))
 
     def save(self, state: dict[str, Any]) -> None:
         """Replace the saved state."""
         if not self._leads:
             return
         self.state = state | {"seconds": self.seconds, "peak_rss_bytes": self.peak_rss_bytes or 0}
-        buffer = io.BytesIO()
-        torch.save(self.state, buffer)
-        write_atomically(self._folder / _STATE, buffer.getvalue())
+        write_state(self._folder / _STATE, self.state)
 
     def save_time(self) -> None:
         """Record the time spent so far, beside the training state as it was saved last."""
@@ -97,16 +96,38 @@ class Checkpoints:
         """Delete the work folder, once the bundle is written."""
         discard(self._folder)
 
-    def _load(self) -> dict[str, Any] | None:
-        path = self._folder / _STATE
-        if not path.exists():
-            return None
-        try:
-            return torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # a damaged file raises many types
-            raise ResumeError(
-                f"{path} cannot be read: truncated or damaged", hint="add --restart to start afresh"
-            ) from error
+
+def encode_state(state: Any) -> bytes:
+    """Plain values and tensors as bytes, which ``decode_state`` reads."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def decode_state(data: bytes) -> Any:
+    """Undoes ``encode_state``: nothing but plain values and tensors, on the CPU."""
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+
+
+def write_state(path: Path, state: Any) -> None:
+    """Write a state, atomically (StorageError)."""
+    write_atomically(path, encode_state(state))
+
+
+def read_state(path: Path) -> Any:
+    """The state that ``write_state`` wrote; None without a file.
+
+    Raises:
+        ResumeError: it is damaged.
+    """
+    if not path.exists():
+        return None
+    try:
+        return decode_state(path.read_bytes())
+    except Exception as error:  # a damaged file raises many types
+        raise ResumeError(
+            f"{path} cannot be read: truncated or damaged", hint="add --restart to start afresh"
+        ) from error
 
 
 def encode_description(description: Description) -> bytes:

@@ -21,6 +21,7 @@ _OF_SYSTEMS = frozenset({".DS_Store", "Thumbs.db", "desktop.ini"})
 _TEMPORARY = re.compile(r"\..+\.tmp")
 _BLOB = re.compile(r"[0-9a-f]{64}")
 _NAMED = 3
+_HINT = "choose another --out folder, or move yours away; only bundles are replaced"
 
 
 def require_bundle(folder: Path) -> None:
@@ -35,11 +36,9 @@ def require_bundle(folder: Path) -> None:
     if others:
         named = ", ".join(others[:_NAMED]) + (", …" if len(others) > _NAMED else "")
         raise PackagingError(f"{folder} exists and holds files that are no part of a bundle: {named}", hint=_HINT)
-    if any(folder.iterdir()) and not (_has_key(folder / MANIFEST, "format_version") or is_description(folder / REPORT)):
+    known = "format_version" in (_read(folder / MANIFEST) or {}) or is_description(folder / REPORT)
+    if any(folder.iterdir()) and not known:
         raise PackagingError(f"{folder} exists and is not a bundle", hint=_HINT)
-
-
-_HINT = "choose another --out folder, or move yours away; only bundles are replaced"
 
 
 def is_bundle(folder: Path) -> bool:
@@ -95,11 +94,6 @@ def _others_in(folder: Path) -> list[str]:
 def _passing(path: Path) -> bool:
     """A temporary file of an interrupted writer."""
     return bool(_TEMPORARY.fullmatch(path.name)) and path.is_file()
-
-
-def _has_key(path: Path, key: str) -> bool:
-    content = _read(path)
-    return content is not None and key in content
 
 
 def _read(path: Path) -> dict[str, object] | None:

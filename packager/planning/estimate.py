@@ -1,4 +1,5 @@
-"""Estimates the cost of packaging a traced and expanded model: seconds per step, memory, size of the bundle.
+"""Estimates the cost of packaging a traced and expanded model: seconds per step, memory (measured by running each part
+once), size of the bundle.
 
 Cost model: each step has a cost per block or exit, in seconds on a reference machine, and a cost per MAC. The speed of
 this machine is measured with a Python loop and one forward pass. After each step, the measured time corrects the
@@ -49,6 +50,9 @@ _BYTES_OF_PART = 4000  # graph, golden vector, names
 _LIBRARIES_BYTES = 250_000_000  # libraries loaded for export and quantisation
 _TRAINED_WEIGHTS = 4  # weights, gradients, two moments
 _LEAST_TRAINING_BATCH = 4
+WORKING_BYTES = 256_000_000  # working set of a batch: larger batches are no faster on a CPU
+LARGEST_BATCH = 64
+_LIVE = 1.5  # memory of a runtime relative to an operator's tensors: other layouts, padding, prefetched outputs
 
 
 @dataclass(frozen=True)
@@ -165,8 +169,10 @@ class Estimator:
         """Estimate within ``memory_bytes``. ``resident_bytes``: current memory; ``spent``: seconds since the start."""
         batch = self._batch(memory_bytes - resident_bytes)
         training_batch = self._training_batch(memory_bytes - resident_bytes)
-        samples = self._calibration_samples()
-        seconds = self._seconds(training_batch, samples, self._wanted_validation_s())
+        samples = sample_count(self.size.most_cut_bytes, self.training_samples)
+        of_original = min(_WANTED_SAMPLES, self.validation_samples)
+        wanted_s = self._validation_s(FIRST_SAMPLES + _WANTED_PAIRS, of_original)
+        seconds = self._seconds(training_batch, samples, wanted_s)
         least = self._seconds(training_batch, LEAST_SAMPLES, self._validation_s(FIRST_SAMPLES, FIRST_SAMPLES))
         if self.recipe.budget_minutes is not None:
             others = sum(seconds.values()) - seconds[TRAIN]
@@ -210,9 +216,6 @@ class Estimator:
             written = max(written, self.size.trained_written)
         return (written + self.size.cut_bytes) * self._trains
 
-    def _calibration_samples(self) -> int:
-        return sample_count(self.size.most_cut_bytes, self.training_samples)
-
     def _seconds(self, training_batch: int, samples: int, validation_s: float) -> dict[str, float]:
         """Seconds per step; ``samples``: of calibration."""
         size, machine, recipe = self.size, self.machine, self.recipe
@@ -252,10 +255,6 @@ class Estimator:
     def _overhead(self, step: str) -> float:
         return self.machine.pace * (_FIXED_S.get(step, 0.0) + _PART_S[step] * self.size.parts)
 
-    def _wanted_validation_s(self) -> float:
-        ranges = _WANTED_PAIRS
-        return self._validation_s(FIRST_SAMPLES + ranges, min(_WANTED_SAMPLES, self.validation_samples))
-
     def _validation_s(self, of_ranges: int, of_original: int) -> float:
         ranges = _RANGES if self.size.trained_parts else 0
         return _RUNTIME * self.machine.mac_s * self.size.macs * (of_ranges * (1 + 0.6 * ranges) + of_original)
@@ -279,11 +278,6 @@ class Estimator:
         kinds = self.recipe.renditions
         weights = round(self.size.weights * sum(_BYTES_OF_WEIGHT[kind] for kind in kinds))
         return weights + len(kinds) * self.size.parts * _BYTES_OF_PART
-
-
-WORKING_BYTES = 256_000_000  # working set of a batch: larger batches are no faster on a CPU
-LARGEST_BATCH = 64
-_LIVE = 1.5  # memory of a runtime relative to an operator's tensors: other layouts, padding, prefetched outputs
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,15 @@
-"""Allocates a run's minutes and memory: refuses too little, and gives training the time that other steps leave."""
+"""Allocates a run's minutes and memory: refuses too little, gives training the time that other steps leave, and times
+each step for progress and report.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -13,10 +17,10 @@ import torch
 
 from device_sdk.errors import UsageError
 from device_sdk.machine import memory_bytes, peak_resident_bytes, resident_bytes
+from device_sdk.progress import Progress, Task
 from packager.inputs.job import Job
 from packager.output.checkpoints import Checkpoints
 from packager.planning.estimate import TRAIN, VALIDATE, WRITE, Estimate, Estimator, Size, measured_machine
-from packager.planning.step_times import StepTimes
 from packager.renditions.calibration import LEAST_SAMPLES
 from packager.supernet.expansion import Expansion
 from packager.torch_device import resolve_device
@@ -24,6 +28,10 @@ from packager.torch_device import resolve_device
 LOGGER = logging.getLogger(__name__)
 _MARGIN = 1.1  # on the seconds reserved for the steps after training
 _VALIDATION_SHARE = 0.15  # maximum, of the budget
+_SHARE_OF_MACHINE = 0.5
+_WITHOUT_KNOWING = 4_000_000_000  # default where the system does not report its memory
+_BEAT_S = 1.0
+_MOST = 0.95  # of the bar, while a step runs
 
 
 def estimator_for(job: Job, expansion: Expansion, examples: torch.Tensor) -> Estimator:
@@ -162,10 +170,6 @@ def _up(value: float) -> str:
     return f"{math.ceil(10 * value) / 10:g}"
 
 
-_SHARE_OF_MACHINE = 0.5
-_WITHOUT_KNOWING = 4_000_000_000  # default where the system does not report its memory
-
-
 class MinutesLimit:
     """The wall time of a run in ``seconds``, None for no limit; ``spent``: returns the seconds used so far."""
 
@@ -199,3 +203,69 @@ def memory_limit(gigabytes: float | None) -> int:
 def memory_in_use() -> int:
     """Resident memory of this process; its peak if the system reports only that, 0 if it reports nothing."""
     return resident_bytes() or peak_resident_bytes() or 0
+
+
+class StepTimes:
+    """A ``Progress`` that wraps ``shown`` and records the seconds of each task by name."""
+
+    def __init__(self, shown: Progress, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._shown = shown
+        self._clock = clock
+        self._seconds: dict[str, float] = {}
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Seconds of each finished step, in order of their start."""
+        return {name: round(seconds, 2) for name, seconds in self._seconds.items()}
+
+    def of(self, name: str) -> float:
+        """Seconds of the step ``name``, 0 if there was none."""
+        return self._seconds.get(name, 0.0)
+
+    @contextlib.contextmanager
+    def task(self, name: str, total: float, *, done: float = 0.0) -> Iterator[Task]:
+        """Start a task of ``total`` units."""
+        started = self._clock()
+        self._seconds.setdefault(name, 0.0)
+        LOGGER.info("%s …", name)
+        try:
+            with self._shown.task(name, total, done=done) as task:
+                yield task
+        finally:
+            took = self._clock() - started
+            self._seconds[name] += took
+            LOGGER.info("%s: %.1f s", name, took)
+
+    @contextlib.contextmanager
+    def whole(self, name: str, *, expected_s: float | None = None) -> Iterator[None]:
+        """A step without progress of its own: shows its seconds, relative to ``expected_s`` if given."""
+        with self.task(name, 1.0) as task, _Beat(task, expected_s):
+            yield
+
+
+class _Beat:
+    """Advances a progress bar once a second from its own thread."""
+
+    def __init__(self, task: Task, expected_s: float | None) -> None:
+        self._task = task
+        self._expected_s = expected_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        self._shown = 0.0
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._task.advance(1.0 - self._shown)
+
+    def _run(self) -> None:
+        started = time.monotonic()
+        while not self._over.wait(_BEAT_S):
+            elapsed = time.monotonic() - started
+            share = min(_MOST, elapsed / self._expected_s) if self._expected_s else self._shown
+            self._task.note(f"{elapsed:.0f} s" + (f" of about {self._expected_s:.0f}" if self._expected_s else ""))
+            self._task.advance(max(0.0, share - self._shown))
+            self._shown = max(share, self._shown)

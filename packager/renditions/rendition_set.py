@@ -1,4 +1,4 @@
-"""The renditions of one kind for a supernet: fragments or programs, golden vectors, errors."""
+"""The renditions of one kind: fragments or programs, made from and compared with stand-alone models of each part."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from packager.errors import TraceError
 from packager.exporting.export import ExportedBlocks, deduplicate_weights
 from packager.exporting.onnx_exporter import OPSET
 from packager.exporting.verification import ABSOLUTE_TOLERANCE, TorchReference
-from packager.output.bundle_writer import BundleWriter
+from packager.output.bundle_folder import BundleWriter
 from packager.renditions.calibration import Features, in_batches, relative_error
+
+MAX_ERROR = 0.25  # a block with a larger error is left out
+_GOLDEN_TOLERANCE = 2.0  # times the quantisation error on real samples: other CPUs round differently
 
 
 @dataclass(frozen=True)
@@ -113,10 +116,6 @@ def as_fragment(model: onnx.ModelProto, part: str) -> onnx.GraphProto:
         kept.ClearField("doc_string")
         kept.name = renamed(tensor.name)
     return graph
-
-
-MAX_ERROR = 0.25  # a block with a larger error is left out
-_GOLDEN_TOLERANCE = 2.0  # times the quantisation error on real samples: other CPUs round differently
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ from packager.torch_noise import torch_silenced
 NAME = "xnnpack"
 ENTRY_POINT = "forward"
 _PASSIVE = ("executorch_call_delegate", "getitem")
+_aten = torch.ops.aten
+_IMAGE_AXES = (2, 3)  # of [batch, channels, height, width]
 
 
 def make_xnnpack(exported: ExportedBlocks, calibration: Calibration, progress: Progress, cache: Path) -> RenditionSet:
@@ -103,10 +105,6 @@ def _digest(exported: ExportedBlocks, part: str) -> str:
     for data in part_stretch(exported, part).fragments:
         digest.update(data)
     return digest.hexdigest()
-
-
-_aten = torch.ops.aten
-_IMAGE_AXES = (2, 3)  # of [batch, channels, height, width]
 
 
 def rewritten(module: nn.Module, example: torch.Tensor) -> torch.export.ExportedProgram:

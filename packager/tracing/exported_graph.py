@@ -24,6 +24,10 @@ _VIEWS = (
     "getitem",
 )
 _SEVERAL_VIEWS = ("split", "split_with_sizes", "chunk", "unbind")  # a getitem takes one of them
+_GRADIENTS = torch.ops.higher_order.wrap_with_set_grad_enabled
+_AUTOCAST = torch.ops.higher_order.wrap_with_autocast
+_GRADIENTS_ARGS, _AUTOCAST_ARGS = 1, 4  # number of arguments before the region's graph
+_AUTOCAST_ENABLED = 2
 
 
 class ExportedGraph:
@@ -108,15 +112,20 @@ def _changed_in_parts(nodes: Sequence[fx.Node]) -> frozenset[fx.Node]:
     found: set[fx.Node] = set()
     for node in nodes:
         if _changes_input(node):
-            source = node.args[0]
-            while isinstance(source, fx.Node) and operator_name(source) in (*_VIEWS, *_SEVERAL_VIEWS):
-                source = source.args[0]
+            source = _viewed(node.args[0])
             if isinstance(source, fx.Node):
                 found |= {source, node}
     for node in nodes:
         if operator_name(node) in (*_VIEWS, *_SEVERAL_VIEWS) and node.args[0] in found:
             found.add(node)
     return frozenset(found)
+
+
+def _viewed(source: object) -> object:
+    """The tensor that a chain of views is of."""
+    while isinstance(source, fx.Node) and operator_name(source) in (*_VIEWS, *_SEVERAL_VIEWS):
+        source = source.args[0]
+    return source
 
 
 def _undo_inplace(nodes: Sequence[fx.Node]) -> None:
@@ -145,9 +154,7 @@ def _clone_what_views_change(nodes: list[fx.Node], entry: fx.Node) -> None:
     """
     cloned: set[fx.Node] = set()
     for node in [node for node in nodes if _changes_input(node)]:
-        source = node.args[0]
-        while isinstance(source, fx.Node) and operator_name(source) in (*_VIEWS, *_SEVERAL_VIEWS):
-            source = source.args[0]
+        source = _viewed(node.args[0])
         if source in cloned or not (source is entry or source in nodes):
             continue
         assert isinstance(source, fx.Node)
@@ -163,12 +170,6 @@ def operator_name(node: fx.Node) -> str:
     """The name without overload, such as ``conv2d``; for Python functions such as ``getitem`` their own."""
     packet = getattr(node.target, "overloadpacket", None)
     return str(packet).removeprefix("aten.") if packet is not None else getattr(node.target, "__name__", "")
-
-
-_GRADIENTS = torch.ops.higher_order.wrap_with_set_grad_enabled
-_AUTOCAST = torch.ops.higher_order.wrap_with_autocast
-_GRADIENTS_ARGS, _AUTOCAST_ARGS = 1, 4  # number of arguments before the region's graph
-_AUTOCAST_ENABLED = 2
 
 
 def inline_regions(program: torch.export.ExportedProgram) -> fx.Graph:

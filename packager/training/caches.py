@@ -1,4 +1,4 @@
-"""On-disk cache of the frozen originals' features, for batches that repeat."""
+"""Caches for batches that repeat: the frozen originals' features on disk, and the full model's logits."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ import numpy as np
 import torch
 
 from device_sdk.files.atomic import storage_errors
+
+_HEADER = struct.Struct("<4I")
+Key = tuple[int, int, int]
+"""Edition of the data set, number of the batch in it, samples of it."""
 
 
 class FeatureCache:
@@ -81,14 +85,11 @@ def _claimed(path: Path, shape: tuple[int, ...]) -> np.memmap:
     return np.memmap(path, np.float16, "r+", shape=shape)
 
 
-_HEADER = struct.Struct("<4I")
-
-Key = tuple[int, int, int]
-"""Edition of the data set, number of the batch in it, samples of it."""
-
-
 class TeacherAnswers:
     """Logits by batch, in memory and in the file at ``path``; in memory only if the disk is full.
+
+    The file survives interruptions: records of a header (edition, batch, samples, checksum) and float32 logits. An
+    incomplete one at the end is dropped on reading.
 
     ``shape``: of the logits of one sample. Once ``limit_bytes`` are stored, further batches are not.
     """

@@ -1,4 +1,4 @@
-"""Length of a training phase, in steps or seconds across interruptions, and its learning-rate schedule."""
+"""Length, learning rate and batch of a training phase, in steps or in seconds across interruptions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from dataclasses import dataclass
 
 _WINDING = 0.1  # of the steps done: length of the decay after early stopping
 _LOWEST = 1e-3  # of the peak rate
+WANTED = 300
+USUAL = 2_000
+LEAST_BATCH = 8
+_USUAL_BATCH = 128
 
 
 class Schedule:
@@ -83,12 +87,6 @@ class Schedule:
         return highest * max(0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup))), _LOWEST)
 
 
-WANTED = 300
-USUAL = 2_000
-LEAST_BATCH = 8
-_USUAL_BATCH = 128
-
-
 @dataclass(frozen=True)
 class Updates:
     """Samples per update, and the peak learning rate."""
@@ -108,6 +106,14 @@ def fitting_updates(
     least_batch: int = LEAST_BATCH,
 ) -> Updates:
     """Batch and rate for the updates that fit into ``seconds``, or for a given number of ``updates``.
+
+    The reference rates hold for thousands of updates with batches of 128. With fewer updates:
+
+    1. The batch is the largest power of two, from 8 to the recipe's, with at least ``WANTED`` updates; else the
+       smallest. 2. The rate is scaled down with the batch, since gradients of small batches are noisier: linearly for
+       SGD (Goyal et al. 2017, "Accurate, large minibatch SGD"), by its square root for Adam (Malladi et al. 2022, "On
+       the SDEs and scaling rules for adaptive gradient algorithms"). 3. It is scaled by the square root of ``updates /
+       USUAL`` below ``USUAL`` updates: few can neither recover from the first steps nor average out their noise.
 
     Args:
         highest_rate: peak rate for thousands of updates with batches of 128.

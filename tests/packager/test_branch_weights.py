@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from packager.branch_zoo.plain import attach_exits
 from packager.errors import WeightsError
 from packager.expanding import load_branches, write_branches
 from packager.inputs.weights import read_state_dict
-from packager.supernet.exits import attach_exits
 from packager.supernet.expansion import expand
 
 

@@ -13,7 +13,7 @@ import os, sys
 if sys.argv[1] == "pinned":
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 import torch
-from packager.data.decoding import worker_count
+from packager.data.image_set import worker_count
 from packager.torch_device import use_threads
 torch.set_num_threads(64)
 use_threads(int(sys.argv[2]) or None)

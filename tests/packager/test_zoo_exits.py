@@ -16,8 +16,7 @@ from device_sdk.progress import SilentProgress
 from device_sdk.session.adaptive_model import AdaptiveModel
 from packager.branch_zoo.selection import answer_times
 from packager.errors import WeightsError
-from packager.inputs.job import Job
-from packager.inputs.job_loader import load_job
+from packager.inputs.job import Job, load_job
 from packager.inputs.model_loader import LoadedModel
 from packager.inputs.recipe import Recipe
 from packager.inputs.weights import read_state_dict

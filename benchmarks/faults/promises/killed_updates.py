@@ -20,7 +20,7 @@ from benchmarks.faults.tools.fault_proxy import FolderServer
 from benchmarks.faults.tools.full_disk import small_disk
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import PathweaveError
-from packager.output.bundle_writer import BundleWriter
+from packager.output.bundle_folder import BundleWriter
 from packager.output.folder_exchange import Swap, swap_folders
 from packager.output.output_claim import OutputClaim
 

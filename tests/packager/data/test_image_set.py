@@ -15,8 +15,7 @@ from device_sdk.data.datasets import ImageDataset, load_dataset
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import DataError
 from device_sdk.progress import SilentProgress
-from packager.data.decoding import BatchDecoder
-from packager.data.image_set import UNLABELLED, ImageSet, Loaded, load_images
+from packager.data.image_set import UNLABELLED, BatchDecoder, ImageSet, Loaded, load_images
 
 COLOUR = Preprocessing(1 / 255, (0.5,) * 3, (0.5,) * 3, resize=(6, 6), crop=0.9, interpolation="bicubic")
 GREY = Preprocessing(1 / 255, (0.5,), (0.5,), resize=(6, 6), channels=1)
@@ -105,7 +104,7 @@ def test_images_that_end_early_are_replaced_by_the_next_or_left_out(pictures):
     at = list(images.names).index("cat/0010.jpg")
     wanted = np.array([at - 1, at, at + 3])
     assert images.read(wanted).positions.tolist() == [at - 1, at + 3]
-    filled = images.read_filled(wanted)
+    filled = images.read(wanted, fill=True)
     assert filled.positions.tolist() == [at - 1, at + 2, at + 3]
     assert sorted(filled.corrupt) == [at, at + 1]
     np.testing.assert_array_equal(filled.pixels[1], images.read(np.array([at + 2])).pixels[0])

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from packager.data.batches import BatchSource
-from packager.hybrid.pipeline import HybridJob
-from packager.hybrid.recipe import HybridRecipe
+from packager.hybrid.job import HybridJob, HybridRecipe
 from packager.inputs.job import Job
 from packager.inputs.model_loader import LoadedModel
 from packager.inputs.recipe import Recipe

@@ -11,8 +11,7 @@ from click.testing import CliRunner
 
 from device_sdk.errors import DataError, UsageError
 from packager.commands.package import package
-from packager.hybrid.job_loader import read_pair
-from packager.hybrid.recipe import load_hybrid_recipe
+from packager.hybrid.job import load_hybrid_recipe, read_pair
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "guide" / "hybrid.md").read_text()
 
@@ -51,6 +50,8 @@ def test_the_pair_is_read(tmp_path):
         ('[base]\nmodel = "zoo:a"\npreprocessing = "odd"\n[global]\nmodel = "zoo:b"', "MEAN/STD"),
         ('steps = 0\nodd = 1\n[base]\nmodel = "zoo:a"\n[global]\nmodel = "zoo:b"', "odd"),
         ('[base]\nmodel = "zoo:a"\n[global]\nmodel = "zoo:b"', "steps or budget_minutes"),
+        ('base = 1\n[global]\nmodel = "zoo:b"', "[base]"),
+        ('routing_data = 1\n[base]\nmodel = "zoo:a"\n[global]\nmodel = "zoo:b"', "routing_data"),
         ("=", "not valid TOML"),
     ],
 )

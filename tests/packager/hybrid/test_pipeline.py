@@ -23,10 +23,10 @@ from device_sdk.supernet.plan import Ask, Router
 from packager.commands.inspecting import describe_bundle
 from packager.errors import ResumeError, WeightsError
 from packager.hybrid import pipeline
+from packager.hybrid.job import HybridRecipe
 from packager.hybrid.path_network import PathNetwork, as_part
 from packager.hybrid.pipeline import package_hybrid
-from packager.hybrid.recipe import HybridRecipe
-from packager.hybrid.training_batches import HybridBatches
+from packager.hybrid.samples import HybridBatches
 
 
 @pytest.fixture(scope="session")

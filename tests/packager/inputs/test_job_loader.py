@@ -17,7 +17,7 @@ from device_sdk.progress import SilentProgress
 from packager.data.batches import WHOLE, Share
 from packager.data.image_set import ImageSet, load_images
 from packager.errors import ModelLoadError, WeightsError
-from packager.inputs.job_loader import load_job
+from packager.inputs.job import load_job
 from packager.inputs.model_loader import load_model
 
 DIGITS = {"training": "digits#train", "validation": "digits#search", "overrides": {"steps": 0}}

@@ -136,7 +136,7 @@ def test_every_subnet_answers_alike_in_torch_composed_and_block_by_block(exporte
 def test_blocks_behind_a_tap_are_verified_with_all_that_is_live(exported):
     verifier = Verifier(exported)
     for block in exported.expansion.blocks:
-        golden = verifier.block_golden(block.id)
+        golden = verifier.golden([block.id])
         last = block.end == len(exported.expansion.cut_points) - 1
         assert len(golden.samples) == (
             1 if last else 1 + sum(tap < block.end for tap in exported.expansion.traced.taps)

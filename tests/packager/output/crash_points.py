@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from packager.output.bundle_writer import BundleWriter
+from packager.output.bundle_folder import BundleWriter
 from packager.output.folder_exchange import swap_folders
 from packager.output.output_claim import OutputClaim
 from tests.packager.output.small_bundle import manifest_of

@@ -7,7 +7,7 @@ from pathlib import Path
 from device_sdk.bundles.manifest import FORMAT_VERSION, Manifest, Metrics, Onnx, Provenance, SelfTest, Task
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.supernet.blocks import Block, CutPoint, Golden, Rendition, TensorSpec
-from packager.output.bundle_writer import BundleWriter
+from packager.output.bundle_folder import BundleWriter
 from packager.output.output_claim import OutputClaim
 
 ROOT = Path(__file__).parents[3]

@@ -12,7 +12,7 @@ import pytest
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import SignatureError, StorageError
 from device_sdk.signing.signatures import new_key_pair
-from packager.output.bundle_writer import BundleWriter
+from packager.output.bundle_folder import BundleWriter
 from packager.output.output_claim import OutputClaim
 from tests.packager.output.small_bundle import BLOB, ROOT, manifest_of, write
 
@@ -67,7 +67,7 @@ def test_an_exception_leaves_the_target_untouched_and_nothing_else(tmp_path, the
 
 def test_what_a_killed_process_left_is_cleaned_away(tmp_path):
     killed = "import os, signal, sys; from pathlib import Path\n"
-    killed += "from packager.output.bundle_writer import BundleWriter\n"
+    killed += "from packager.output.bundle_folder import BundleWriter\n"
     killed += "from packager.output.output_claim import OutputClaim\n"
     killed += "with OutputClaim(Path(sys.argv[1])) as claim, BundleWriter(claim) as writer:\n"
     killed += "    writer.add_blob(b'half'); os.kill(os.getpid(), signal.SIGKILL)"
@@ -144,7 +144,7 @@ _WITH_LIMIT = """
 import resource, sys
 from pathlib import Path
 from device_sdk.errors import StorageError
-from packager.output.bundle_writer import BundleWriter
+from packager.output.bundle_folder import BundleWriter
 from packager.output.output_claim import OutputClaim
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
 try:

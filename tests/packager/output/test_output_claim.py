@@ -9,7 +9,7 @@ import pytest
 
 from device_sdk.bundles.bundle import Bundle
 from packager.errors import OutputBusyError, PackagingError
-from packager.output.bundle_writer import BundleWriter
+from packager.output.bundle_folder import BundleWriter
 from packager.output.output_claim import OutputClaim, work_folder
 from tests.packager.output.small_bundle import BLOB, ROOT, manifest_of, write
 

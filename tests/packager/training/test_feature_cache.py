@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from device_sdk.errors import StorageError
+from packager.branch_zoo.plain import attach_exits
 from packager.data.batches import BatchSource
-from packager.supernet.exits import attach_exits
 from packager.supernet.expansion import expand
 from packager.training.caches import FeatureCache
 

@@ -11,11 +11,11 @@ import pytest
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.releasing import read_chain, sign_release
 from device_sdk.errors import SignatureError
-from packager.releasing.releases import renew_releases
+from packager.releasing import renew_releases
 from pathweave.cli import main
 from tests.contract.signed_files import DAY_S, digits, release, write_pair
 
-CONTRACT = Path(__file__).parents[2] / "contract"
+CONTRACT = Path(__file__).parents[1] / "contract"
 NOW_S = time.time()
 
 
@@ -40,7 +40,7 @@ class Operator:
         words = [
             str(self.folder / places.get(one, one)) if one in places or "." in one else one for one in line.split()
         ]
-        assert main([*words, "--json"]) == status, self.capsys.readouterr()
+        assert main(["sign", *words, "--json"]) == status, self.capsys.readouterr()
         printed = json.loads(self.capsys.readouterr().out)
         return printed["error"] if status else printed
 

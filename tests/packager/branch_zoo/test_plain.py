@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packager.supernet.branches import BRANCHES, build_branch
+from packager.branch_zoo.plain import PLAIN, build_plain
 from packager.supernet.expansion import count_macs
 from packager.tracing.traced_model import parameter_count
 
@@ -13,12 +13,12 @@ WHOLE = 40_000_000  # MACs of the model that the branches belong to
 
 
 def build(name: str, *shape: int, classes: int = 10, whole_macs: int = WHOLE, seed: int = 0) -> torch.nn.Module:
-    module = build_branch(name, shape, classes=classes, whole_macs=whole_macs, seed=seed)
+    module = build_plain(name, shape, classes=classes, whole_macs=whole_macs, seed=seed)
     assert module is not None
     return module
 
 
-@pytest.mark.parametrize("name", BRANCHES)
+@pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize(
     "shape", [(16, 32, 32), (64, 8, 8), (5, 1, 1), (8, 3, 7), (14, 14, 96), (50, 64), (1, 8), (40,)], ids=str
 )
@@ -29,7 +29,7 @@ def test_every_branch_answers_for_images_tokens_and_vectors(noise, name, shape):
     assert all(parameter.requires_grad for parameter in module.parameters())
 
 
-@pytest.mark.parametrize("name", BRANCHES)
+@pytest.mark.parametrize("name", PLAIN)
 def test_samples_of_a_batch_are_answered_one_by_one(noise, name):
     for shape in ((8, 12, 12), (7, 8), (8,)):
         module, samples = build(name, *shape).eval(), noise(5, *shape)
@@ -39,12 +39,12 @@ def test_samples_of_a_batch_are_answered_one_by_one(noise, name):
 
 
 @pytest.mark.parametrize("shape", [(), (2, 3, 4, 5)], ids=str)
-@pytest.mark.parametrize("name", BRANCHES)
+@pytest.mark.parametrize("name", PLAIN)
 def test_other_shapes_suit_no_branch(name, shape):
-    assert build_branch(name, shape, classes=10, whole_macs=WHOLE, seed=0) is None
+    assert build_plain(name, shape, classes=10, whole_macs=WHOLE, seed=0) is None
 
 
-@pytest.mark.parametrize("name", BRANCHES)
+@pytest.mark.parametrize("name", PLAIN)
 def test_where_channels_come_last_their_order_makes_no_difference_to_the_answer(noise, name):
     first, last = build(name, 6, 9, 9), build(name, 9, 9, 6)
     last.load_state_dict(
@@ -68,9 +68,9 @@ def test_pooled_costs_one_linear_layer():
     whole_macs=st.integers(1, 10**8),
 )
 def test_a_branch_costs_at_most_a_tenth_of_the_model(channels, side, whole_macs):
-    for name in BRANCHES:
+    for name in PLAIN:
         shape = (channels, side, side)
-        module = build_branch(name, shape, classes=10, whole_macs=whole_macs, seed=0)
+        module = build_plain(name, shape, classes=10, whole_macs=whole_macs, seed=0)
         assert module is None or count_macs(module, shape) <= whole_macs / 10
 
 

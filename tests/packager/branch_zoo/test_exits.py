@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from packager.supernet.branches import BRANCHES
-from packager.supernet.exits import attach_exits, exit_positions, without_untrained_exits
+from packager.branch_zoo.plain import PLAIN, attach_exits, exit_positions, without_untrained_exits
 from packager.supernet.expansion import expand
 from packager.tracing.traced_model import trace
 
@@ -50,7 +49,7 @@ def test_positions_are_inner_distinct_in_order_and_no_more_than_asked(macs, coun
 
 def test_every_branch_is_attached_at_every_position(tiny_expansion):
     expansion = attach_exits(tiny_expansion, count=3)
-    assert [exit_.id for exit_ in expansion.exits] == [f"x{k}-{name}" for k in (2, 3, 4) for name in BRANCHES]
+    assert [exit_.id for exit_ in expansion.exits] == [f"x{k}-{name}" for k in (2, 3, 4) for name in PLAIN]
     assert {exit_.position for exit_ in attach_exits(tiny_expansion, count=2).exits} == {2, 4}
     assert expansion.blocks == tiny_expansion.blocks
     assert expansion.notes == tiny_expansion.notes

@@ -1,19 +1,21 @@
-"""The operator's folder of key lists: ``1.json``, ``2.json``, …, and the next one as ``<number>.draft``.
+"""The operator's side of key lists and releases: making, signing and renewing them.
 
-A draft becomes a list with the last signature that it needs, so a server can serve the folder as it is.
+The folder of key lists has ``1.json``, ``2.json``, …, and the next one as ``<number>.draft``. A draft becomes a list
+with the last signature that it needs, so a server can serve the folder as it is.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from device_sdk.bundles.releasing import DAY_S, list_numbers, read_chain, read_list
-from device_sdk.errors import UsageError
+from device_sdk.bundles.bundle import MANIFEST, Bundle
+from device_sdk.bundles.releasing import DAY_S, list_numbers, read_chain, read_list, require_usable, write_release
+from device_sdk.errors import BundleError, UsageError
 from device_sdk.files.atomic import storage_errors, write_atomically
 from device_sdk.signing import signatures
 from device_sdk.signing.key_list import (
@@ -22,7 +24,14 @@ from device_sdk.signing.key_list import (
     missing_signatures,
     open_list,
 )
+from device_sdk.signing.release import (
+    RELEASE,
+    RELEASE_MAX_BYTES,
+    Release,
+    require_same_manifest,
+)
 from device_sdk.signing.signed_json import LATEST_S, Envelope, encode_envelope
+from device_sdk.signing.trust import TrustedKeys
 
 _DIGITS = re.compile(r"[0-9a-f]{64}")
 
@@ -188,3 +197,56 @@ def _changed(keys: tuple[str, ...], add: Sequence[str], remove: Sequence[str]) -
     if absent := [key for key in remove if key not in keys]:
         raise UsageError(f"key {absent[0][:16]}… is not in the newest list")
     return tuple(dict.fromkeys((*(key for key in keys if key not in remove), *add)))
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """Outcome of renewing the release of one bundle. ``reason``: cause if it is neither renewed nor fresh."""
+
+    folder: Path
+    release: Release | None
+    renewed: bool
+    reason: str | None = None
+
+
+def renew_releases(
+    folder: Path, chain: TrustedKeys, private_key: Path, *, now_s: int, within_days: float, days: float
+) -> list[Renewal]:
+    """Renew the releases of the bundles in ``folder`` that expire ``within_days``.
+
+    Only bundles that a key of the newest list has released before, unchanged: this can run unattended.
+
+    Raises:
+        UsageError, SignatureError, StorageError: as ``sign_release``.
+    """
+    require_usable(chain, private_key, now_s)
+
+    def renewal(place: Path) -> Renewal:
+        try:
+            bundle, release = _released(place, chain)
+        except BundleError as error:
+            return Renewal(place, None, False, str(error))
+        if release.expires_at_s - now_s > within_days * DAY_S:
+            return Renewal(place, release, False)
+        return Renewal(place, write_release(bundle, chain, private_key, now_s, days), True)
+
+    return [renewal(place) for place in _bundles(folder)]
+
+
+def _released(folder: Path, chain: TrustedKeys) -> tuple[Bundle, Release]:
+    """The bundle and the release that names it (SignatureError: there is none)."""
+    bundle = Bundle.open(folder, trust=TrustedKeys(chain.lists[-1:], chain.digest))
+    with (folder / RELEASE).open("rb") as file:
+        release = chain.release(file.read(RELEASE_MAX_BYTES + 1))
+    require_same_manifest(release, (folder / MANIFEST).read_bytes())
+    return bundle, release
+
+
+def _bundles(folder: Path) -> Iterator[Path]:
+    """As the server finds them: ``folder`` itself, or its subfolders."""
+    if (folder / MANIFEST).exists():
+        yield folder
+        return
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}")
+    yield from (one for one in sorted(folder.iterdir()) if not one.name.startswith(".") and (one / MANIFEST).exists())
