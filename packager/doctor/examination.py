@@ -190,7 +190,8 @@ def _sizes(expansion: Expansion, images: torch.Tensor | None) -> tuple[tuple[Tri
     real = images is not None
     samples = images if images is not None else _noise(shape)[:1]
     found, notes = usable_sizes(expansion, samples, wanted, judged=real) if wanted else ((), ())
-    return tuple(TriedSize(size.size, size.error if real else None) for size in found), notes
+    tried = tuple(TriedSize(size.size, size.error if real else None) for size in found)
+    return tried, notes if real else notes[::-1]  # the largest first
 
 
 def _estimates(
