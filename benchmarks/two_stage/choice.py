@@ -25,7 +25,7 @@ from device_sdk.runtimes.port import LoadedStretch
 from device_sdk.search.nearby import Neighbourhood, nearby_init, nearby_mutate
 from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.plan import Subnet
-from packager.inputs.target_data import TargetDataset
+from packager.data.target_data import TargetDataset
 
 _SEARCHED, _QUICK_SEARCHED = 96, 8  # training images
 _DRAWN, _CHILDREN, _GENERATIONS, _PARENTS = 48, 12, 6, 6

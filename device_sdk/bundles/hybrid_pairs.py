@@ -47,4 +47,4 @@ def require_pair(base: Bundle, global_: Bundle) -> None:
     }
     for complaint, is_bound in bound.items():
         if not is_bound:
-            raise BundleError(complaint, hint="take both bundles from one run of package-hybrid")
+            raise BundleError(complaint, hint="take both bundles from one run of package --pair")

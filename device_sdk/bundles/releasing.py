@@ -34,7 +34,7 @@ def read_chain(folder: Path) -> TrustedKeys:
     """
     numbers = list_numbers(folder, "json")
     if not numbers:
-        raise UsageError(f"{folder} has no key list", hint="pathweave key list new, then sign")
+        raise UsageError(f"{folder} has no key list", hint="pathweave sign key list new, then sign")
     if numbers != list(range(numbers[0], numbers[0] + len(numbers))):
         raise UsageError(f"{folder} lacks one of the key lists {numbers[0]} to {numbers[-1]}")
     first = read_list(folder / f"{numbers[0]}.json")
@@ -62,14 +62,15 @@ def require_usable(chain: TrustedKeys, private_key: Path, now_s: int) -> None:
     newest = chain.newest
     if signatures.public_half(private_key) not in newest.release_keys:
         raise UsageError(
-            f"{private_key} is not a release key of list {newest.number}", hint="pathweave key list next --add-release"
+            f"{private_key} is not a release key of list {newest.number}",
+            hint="pathweave sign key list next --add-release",
         )
     if now_s < newest.signed_at_s - DAY_S:  # clocks of two machines differ a little
         raise UsageError(f"list {newest.number} was made on {utc(newest.signed_at_s)}, but it is {utc(now_s)} here")
     if now_s > newest.expires_at_s:
         raise UsageError(
             f"list {newest.number} expired on {utc(newest.expires_at_s)}: devices install nothing by it",
-            hint="pathweave key list next, then sign",
+            hint="pathweave sign key list next, then sign",
         )
 
 

@@ -42,7 +42,7 @@ SIGNATURE_MAX_BYTES = 1024  # a signature has 64; the rest is for error pages
 DEADLINES = Deadlines(idle_s=10.0, total_s=600.0)  # of the first download
 UPDATE_DEADLINES = Deadlines(idle_s=5.0, total_s=20.0)  # where the last good bundle can open instead
 
-_RELEASE = "who publishes the bundle makes it: pathweave release sign"
+_RELEASE = "who publishes the bundle makes it: pathweave sign release sign"
 
 _log = logging.getLogger(__name__)
 

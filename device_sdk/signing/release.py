@@ -57,7 +57,7 @@ def verify_release(data: bytes, lists: Sequence[KeyList]) -> Release:
     if not envelope.signed_by(keys, context=RELEASE_CONTEXT):
         raise SignatureError(
             f"{RELEASE} is not signed by a release key of key list {lists[-1].number}",
-            hint="it was altered, or its key was revoked; the operator signs with: pathweave release sign",
+            hint="it was altered, or its key was revoked; the operator signs with: pathweave sign release sign",
         )
     release = decode_payload(envelope, Release, what=RELEASE)
     if not IDENTIFIER.fullmatch(release.name):
@@ -117,7 +117,7 @@ def _require_unexpired(what: str, expires_at_s: int, *, clock_s: float, proven_s
         )
     raise ExpiredError(
         f"{what} expired on {utc(expires_at_s)}: newer ones may be withheld",
-        hint="ask who runs the server to renew it (pathweave release renew)",
+        hint="ask who runs the server to renew it (pathweave sign release renew)",
     )
 
 

@@ -109,7 +109,7 @@ def _load_public(pem: bytes, name: str) -> Ed25519PublicKey:
     return key
 
 
-_NEW_KEY = "make a pair with: pathweave key new NAME"
+_NEW_KEY = "make a pair with: pathweave sign key new NAME"
 
 
 def _read(path: Path) -> bytes:

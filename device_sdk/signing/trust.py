@@ -95,7 +95,7 @@ class TrustedKeys:
                 return None
             raise SignatureError(
                 f"{parts.source} has no {RELEASE}, but a key list was given",
-                hint="who publishes the bundle makes it: pathweave release sign",
+                hint="who publishes the bundle makes it: pathweave sign release sign",
             )
         release = self._release(parts.release)
         require_same_manifest(release, parts.manifest)
@@ -143,5 +143,5 @@ def _read(path: Path) -> bytes:
             return file.read(KEYS_MAX_BYTES + 1)
     except OSError as error:
         raise SignatureError(
-            f"cannot read the key {path}: {error.strerror}", hint="make a pair with: pathweave key new NAME"
+            f"cannot read the key {path}: {error.strerror}", hint="make a pair with: pathweave sign key new NAME"
         ) from error

@@ -20,7 +20,8 @@ from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
 from device_sdk.runtimes import make_runtime, runs_on
 from device_sdk.supernet.plan import ExitChoice, Plan
-from packager.supernet.branches import BRANCHES, Shape
+from packager.branch_zoo.plain import PLAIN
+from packager.branch_zoo.specs import Shape
 from packager.zoo.resnet import SmallResNet
 from pathweave.cli import main as pathweave
 
@@ -40,7 +41,7 @@ def largest(shape: Shape, classes: int) -> Iterator[nn.Module]:
         yield nn.Sequential(Largest(), nn.BatchNorm1d(shape[0]), nn.Linear(shape[0], classes))
 
 
-BRANCHES[NAME] = largest  # in the packager: a line in packager/supernet/branches.py
+PLAIN[NAME] = largest  # in the packager: a line in packager/branch_zoo/plain.py
 
 
 def small() -> nn.Module:

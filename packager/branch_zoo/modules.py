@@ -30,6 +30,7 @@ from packager.branch_zoo.specs import (
 _CONVOLUTION: tuple[type[nn.Module], ...] = (nn.Conv1d, nn.Conv2d)  # by the number of axes, less one
 _NORM: tuple[type[nn.Module], ...] = (nn.BatchNorm1d, nn.BatchNorm2d)
 _GENERATOR = threading.Lock()  # layers draw from torch's global generator, which all threads share
+__all__ = ["Branch", "Stem", "build_branch", "specs_for", "stem_of"]
 
 
 class Branch(nn.Module):
@@ -173,6 +174,3 @@ def _dense(spec: BranchSpec, layout: Layout, classes: int) -> nn.Sequential:
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     last = spec.dense.hidden[-1] if spec.dense.hidden else features
     return nn.Sequential(*layers, nn.Linear(last, classes))
-
-
-__all__ = ["Branch", "Stem", "build_branch", "specs_for", "stem_of"]

@@ -24,8 +24,7 @@ from packager.exporting.verification import (
     TorchReference,
 )
 from packager.renditions.calibration import relative_error
-from packager.renditions.fragments import part_stretch
-from packager.renditions.rendition_set import RenditionSet
+from packager.renditions.rendition_set import RenditionSet, part_stretch
 from packager.supernet.input_sizes import UsableSize, free_axes_at
 
 _LARGEST_ERROR = 0.25  # of a quantised or half-precision rendition, on golden inputs

@@ -22,9 +22,7 @@ from packager.errors import VerificationError
 from packager.exporting.export import ExportedBlocks
 from packager.exporting.verification import TorchReference
 from packager.renditions.calibration import Calibration, Features, fitted_and_held_back
-from packager.renditions.fragments import as_fragment, part_model
-from packager.renditions.judging import Judged, judge, judged_set
-from packager.renditions.rendition_set import RenditionSet
+from packager.renditions.rendition_set import Judged, RenditionSet, as_fragment, judge, judged_set, part_model
 from packager.supernet.expansion import Expansion
 from packager.torch_noise import torch_silenced
 
@@ -119,8 +117,15 @@ def _quantised(
     """
     given = {f"cut_{index}": found for index, found in quantization.items()}
     ends = {value.name for value in (*model.graph.input, *model.graph.output)} & given.keys()
+    overrides = {
+        name: {
+            "scale": np.array(given[name].scale, dtype=np.float32),
+            "zero_point": np.array(given[name].zero_point, dtype=np.uint8),
+        }
+        for name in ends
+    }
     options = {
-        "TensorQuantOverrides": {name: [_override(given[name])] for name in ends},
+        "TensorQuantOverrides": {name: [one] for name, one in overrides.items()},
         "QDQKeepRemovableActivations": _clips_below(model, given),
     }
     return as_fragment(quantised(model, *features, extra_options=options, batch=batch), part)
@@ -165,13 +170,6 @@ def quantised(
             extra_options=dict(extra_options or {}),
         )
         return onnx.load(path)
-
-
-def _override(quantization: Quantization) -> dict[str, np.ndarray]:
-    return {
-        "scale": np.array(quantization.scale, dtype=np.float32),
-        "zero_point": np.array(quantization.zero_point, dtype=np.uint8),
-    }
 
 
 def _clips_below(model: onnx.ModelProto, given: Mapping[str, Quantization]) -> bool:

@@ -1,6 +1,6 @@
 """Growing the block supernet: original blocks plus blocks that replace one or several of them (AdaptiveNet §4.1).
 
-The kinds of added blocks are in ``packager/supernet/blocks``; ``packager/supernet/exits.py`` attaches exits.
+The kinds of added blocks are in ``packager/supernet/blocks``; exits are attached by ``packager/branch_zoo/plain.py``.
 """
 
 from __future__ import annotations

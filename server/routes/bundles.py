@@ -76,7 +76,7 @@ def _signature(catalogue: Catalogue, name: str) -> Response:
 def _release(catalogue: Catalogue, name: str) -> Response:
     release = catalogue.find(name).release
     if release is None:
-        raise NotFoundError(f"the bundle {name} is not released", hint="pathweave release sign")
+        raise NotFoundError(f"the bundle {name} is not released", hint="pathweave sign release sign")
     return _replaceable(release)
 
 

@@ -177,6 +177,13 @@ def test_an_earlier_name_says_in_one_line_what_to_write_now(
     assert main([*now.split(), "--help"]) == 0
 
 
+@pytest.mark.parametrize("name", MOVED)
+def test_a_former_name_says_its_new_one_in_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "anything", "--else"]) == 2
+    assert capsys.readouterr().err.splitlines() == [f"error: `pathweave {name}` is now `pathweave {MOVED[name]}`"]
+    assert MOVED[name].split()[0] in COMMANDS
+
+
 def test_every_command_loads_and_takes_json() -> None:
     def leaves(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
         if isinstance(command, click.Group):

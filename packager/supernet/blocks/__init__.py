@@ -13,8 +13,7 @@ from packager.supernet.blocks.merged import merged_blocks
 from packager.supernet.blocks.originals import Originals
 from packager.supernet.blocks.shrunk import shrunk_blocks
 from packager.supernet.blocks.streams import copied_blocks
-from packager.supernet.blocks.trainable import AddedBlocks
-from packager.supernet.blocks.tuned import tuned_blocks
+from packager.supernet.blocks.trainable import AddedBlocks, tuned_blocks
 
 BUILDERS: dict[str, Callable[[Originals], AddedBlocks]] = {
     "merged": lambda of: merged_blocks(

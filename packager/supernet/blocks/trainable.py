@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.flop_counter import FlopCounterMode
 
 from device_sdk.supernet.blocks import ORIGINAL, Block, BlockKind, Rendition, TensorSpec, kind_named
@@ -91,6 +93,27 @@ def evaluated(module: nn.Module) -> Iterator[None]:
         module.train(training)
 
 
+def norms(module: nn.Module) -> list[_BatchNorm]:
+    """The batch-norms that keep running statistics."""
+    return [part for part in module.modules() if isinstance(part, _BatchNorm) and part.track_running_stats]
+
+
+@contextlib.contextmanager
+def averaging(layers: Iterable[_BatchNorm]) -> Iterator[None]:
+    """Inside the context, the running statistics of ``layers`` are the means over all batches; afterwards they stay."""
+    momenta = {layer: layer.momentum for layer in layers}
+    for layer in momenta:
+        layer.reset_running_stats()
+        layer.momentum = None  # torch: the mean of all batches since
+        layer.train()
+    try:
+        yield
+    finally:
+        for layer, momentum in momenta.items():
+            layer.momentum = momentum
+            layer.eval()
+
+
 def count_macs(module: nn.Module, *shapes: tuple[int, ...], dtype: str = "float32") -> int:
     """Multiply-accumulate operations per sample (operators unknown to torch's counter count 0).
 
@@ -122,3 +145,20 @@ def listed(starts: Iterable[int]) -> str:
     """Blocks by their start cut points, for a note: ``block 3``, ``blocks 1, 2, 5``."""
     numbers = sorted(starts)
     return f"block{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def tuned_blocks(originals: Sequence[TrainableBlock], *, count: int) -> AddedBlocks:
+    """A block ``c<start>`` for each of the last ``count`` originals, a copy of it. Stem and head may be among them.
+
+    In the manifest they are shrunk blocks that keep all channels: readers before format 1.5 refuse kinds that they do
+    not know (docs/adr/0051). Later ones would take a kind of their own.
+    """
+    chosen = originals[max(0, len(originals) - count) :] if count else ()
+    return AddedBlocks(
+        tuple(
+            replace(
+                block, id=f"c{block.start}", kind="shrunk", module=copy.deepcopy(block.module), copied_from=block.id
+            )
+            for block in chosen
+        )
+    )

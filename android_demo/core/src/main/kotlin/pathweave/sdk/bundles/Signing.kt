@@ -11,7 +11,7 @@ import pathweave.sdk.SignatureError
 public const val SIGNATURE_BYTES: Int = 64
 
 private const val KEY_BYTES = 32
-private const val NEW_KEY = "make a pair with: pathweave key new NAME"
+private const val NEW_KEY = "make a pair with: pathweave sign key new NAME"
 private val PEM = Regex("-----BEGIN PUBLIC KEY-----([A-Za-z0-9+/=\\s]+)-----END PUBLIC KEY-----")
 
 // SubjectPublicKeyInfo of an Ed25519 key: these bytes of DER (RFC 8410), then the key

@@ -8,8 +8,8 @@ import java.io.File
 import java.io.IOException
 import pathweave.sdk.SignatureError
 
-private const val NO_RELEASE = "who publishes the bundle makes it: pathweave release sign"
-private const val ANY_KEY = "make a pair with: pathweave key new NAME"
+private const val NO_RELEASE = "who publishes the bundle makes it: pathweave sign release sign"
+private const val ANY_KEY = "make a pair with: pathweave sign key new NAME"
 
 /** What of a bundle is signed, in exact bytes. [source]: where it is, for messages. */
 internal class SignedParts(
