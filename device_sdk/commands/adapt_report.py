@@ -113,7 +113,8 @@ def _lines(found: Found) -> Iterator[str]:
     if found.held_out is not None:
         accuracy, mean_ms = _cells(found.held_out)[:2]
         full = "" if found.full_accuracy is None else f" (full model {found.full_accuracy:.1%})"
-        yield f"on {found.judged} samples that did not choose: accuracy {accuracy}{full}, {mean_ms} ms predicted"
+        took = "" if found.held_out.latency_ms is None else f", {mean_ms} ms predicted"
+        yield f"on {found.judged} samples that did not choose: accuracy {accuracy}{full}{took}"
     if found.accuracy_interval is not None:
         low, high = found.accuracy_interval
         yield f"expected on new samples like these: {low:.1%} to {high:.1%}"

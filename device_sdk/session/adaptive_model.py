@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
@@ -353,11 +354,13 @@ class AdaptiveModel:
             raise UsageError("live update keeps a latency budget, and there is none", hint="set Goal(latency_ms=…)")
         if goal.calls_per_second is None and goal.limits_latency:
             goal = msgspec.structs.replace(goal, calls_per_second=self._pace.calls_per_second())
+        started_s = time.monotonic()
         with self._change:
             kinds = self._choosing.kinds(consider, goal, estimates=uplink is not None and not take)
             found, asked = self._choosing.choose(
                 samples, labels, goal, kinds, settings=settings, uplink=uplink, power=power, progress=progress
             )
+            found = replace(found, seconds=time.monotonic() - started_s)
             if not take:
                 return found
             if asked is not None:
