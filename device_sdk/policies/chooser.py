@@ -211,9 +211,8 @@ def _planned(
         plain = _confirmed(samples, goal, found, here, settings)
         by_kind = {**choice.by_kind, **plain.by_kind}
         rival = _more_accurate(choice, plain.expected.accuracy or 0.0)
-        if rival is None or (
-            (timed := _timed_exits(workspace, rival, samples.inputs)) is not None and _fails(timed, resolved)
-        ):
+        timed = None if rival is None else _timed_exits(workspace, rival, samples.inputs)
+        if rival is None or (timed is not None and _fails(timed, resolved)):
             chosen = replace(plain.choice, by_kind=by_kind, considered=choice.considered)
             return replace(plain, choice=chosen, notes=notes)
         choice = replace(rival, by_kind=by_kind)
