@@ -148,9 +148,9 @@ def _silence_stdout() -> None:
 
 @cache
 def command_table() -> dict[str, str]:
-    """``{name: "module:attribute"}`` of all commands, including those of other distributions."""
+    """``{name: "module:attribute"}`` of all commands, including those of other distributions, without moved ones."""
     registered = {entry.name: entry.value for entry in entry_points(group=COMMAND_GROUP)}
-    return {**registered, **COMMANDS}
+    return {name: place for name, place in {**registered, **COMMANDS}.items() if name not in MOVED}
 
 
 def load_command(name: str) -> click.Command:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from benchmarks.real_size.photographs import Photographs
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.adaptation import AdaptationSettings, find_plan
+from device_sdk.policies import chooser
+from device_sdk.policies.gathering import AdaptationSettings
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.runtimes import OnnxRuntime
-from device_sdk.supernet.cost import Budget
-from device_sdk.supernet.plan import Subnet
+from device_sdk.supernet.goal import Goal
+from device_sdk.supernet.plan import Plan, Subnet
 
 HOLDOUT_SHARE = 0.05  # #search is small, and #report judges
 
@@ -42,13 +43,13 @@ def choose(
     Raises:
         InfeasibleBudgetError: nothing measured within the budget.
     """
-    found = find_plan(
-        Workspace(bundle, runtime),
-        profile,
+    found = chooser.choose(
         search.inputs(bundle.manifest.preprocessing),
         search.labels,
-        Budget(latency_ratio=ratio),
+        Goal(latency_ratio=ratio),
+        {"subnets"},
+        chooser.Here(Workspace(bundle, runtime), profile, Plan(bundle.supernet.original)),
         settings=AdaptationSettings(holdout_share=HOLDOUT_SHARE, time_limit_s=limit_s, seed=seed, use_prior=False),
         progress=progress,
     )
-    return Chosen(found.subnet, found.subnets_evaluated, found.seconds)
+    return Chosen(found.subnet, found.considered, found.seconds)
