@@ -14,6 +14,7 @@ from benchmarks.real_size.photographs import load_photographs
 from benchmarks.support.judged import answered_rightly
 from benchmarks.support.paired import bootstrap_points
 from benchmarks.support.subnets import load_subnet
+from device_sdk.machine import peak_resident_bytes
 from device_sdk.policies.gathering import SEARCH_S, AdaptationSettings
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.goal import Goal
@@ -39,7 +40,7 @@ def measure(folder: Path, data_folder: Path, ratio: float, *, quick: bool) -> di
             goal = Goal(latency_ms=ratio * full_ms)
             found = model.adapt(private.images, goal, labels=private.labels)
             figures["adapt_seconds"] = time.perf_counter() - started
-            figures["adapt_peak_mb"] = _peak_mb()
+            figures["adapt_peak_mb"] = (peak_resident_bytes() or 0) / 1e6
             longer = AdaptationSettings(time_limit_s=SEARCH_S * (1 if quick else _LONGER))
             best = model.adapt(private.images, goal, labels=private.labels, settings=longer)
         report = load_photographs(data_folder, ("report",), limit=_QUICK_IMAGES if quick else None)
@@ -50,13 +51,6 @@ def measure(folder: Path, data_folder: Path, ratio: float, *, quick: bool) -> di
         figures["longer_search_gain_points"] = 100 * float(change.mean())
         _, figures["longer_search_gain_high_points"] = bootstrap_points(change)
     return figures
-
-
-def _peak_mb() -> float:
-    """The most that this process has had in memory; getrusage would count what its parent had when it began."""
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    [line] = [line for line in status.splitlines() if line.startswith("VmHWM:")]
-    return int(line.split()[1]) * 1024 / 1e6
 
 
 if __name__ == "__main__":
