@@ -48,27 +48,6 @@ def plain_bundle(options: BenchOptions) -> Path:
     return _kept(options, "plain", None, {"max_span": 1, "identity": False, "exit_positions": 0, "steps": 0})
 
 
-def photograph_bundle(options: BenchOptions) -> Path:
-    """ResNet-18 of random weights for photographs of 224×224, whose memory and time alone mean anything; kept too.
-
-    Packaging takes minutes.
-    """
-    overrides = {"steps": 4, "batch": 8, "max_span": 2, "exit_positions": 2}
-    folder = cache_folder() / "bench" / f"resnet18-random-{_digest(None, overrides)}"
-    if (folder / "manifest.json").exists():
-        return folder
-    photographs = options.data_folder / "imagenette" / "val.zip"
-    job = load_job(
-        "torchvision:resnet18",
-        training=f"{photographs}#calibration",
-        validation=f"{photographs}#search",
-        classes="imagenet-1k",
-        overrides=overrides,
-        progress=options.progress,
-    )
-    return package(job, folder, progress=options.progress).folder
-
-
 def packaging_cost(folder: Path) -> dict[str, float]:
     """Cost of packaging the bundle when it was made, perhaps in an earlier run.
 
