@@ -67,7 +67,8 @@ class GroupLimit:
 
     def begin(self, model: AdaptiveModel) -> None:
         self._bare_bytes = self._current_bytes()
-        model.watch_memory(CgroupMemory(), settings=ElasticSettings(reserve_bytes=0, interval_s=0.02))
+        settings = ElasticSettings(reserve_bytes=0, interval_s=0.02)
+        model.live.start("memory", elastic=settings, pressure=CgroupMemory())
 
     def set(self, model: AdaptiveModel, limit_bytes: int) -> None:
         (self.folder / "memory.high").write_text(str(self._bare_bytes + limit_bytes))

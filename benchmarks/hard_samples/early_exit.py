@@ -13,8 +13,8 @@ from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.costs.answers import Answers, answer_everywhere
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.costs.expected_cost import expected_cost
+from device_sdk.policies.exits.placed_exits import exit_choices
 from device_sdk.policies.planning.choice import Option
-from device_sdk.policies.planning.plan_choice import exit_choices
 from device_sdk.policies.planning.planner import Planner
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array
