@@ -18,19 +18,17 @@ from device_sdk.bundles.releasing import DAY_S, list_numbers, read_chain, read_l
 from device_sdk.errors import BundleError, UsageError
 from device_sdk.files.atomic import storage_errors, write_atomically
 from device_sdk.signing import signatures
-from device_sdk.signing.key_list import (
-    KEYS_CONTEXT,
-    KeyList,
-    missing_signatures,
-    open_list,
-)
 from device_sdk.signing.release import (
+    KEYS_CONTEXT,
     RELEASE,
     RELEASE_MAX_BYTES,
+    KeyList,
     Release,
+    missing_signatures,
+    open_list,
     require_same_manifest,
 )
-from device_sdk.signing.signed_json import LATEST_S, Envelope, encode_envelope
+from device_sdk.signing.signatures import LATEST_S, Envelope, encode_envelope
 from device_sdk.signing.trust import TrustedKeys
 
 _DIGITS = re.compile(r"[0-9a-f]{64}")

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from device_sdk.live.elastic import ElasticSettings
-from device_sdk.machine import resident_bytes
-from device_sdk.machine.control_groups import unified_groups
+from device_sdk.machine import resident_bytes, unified_groups
 from device_sdk.memory_pressure import CgroupMemory
 from device_sdk.session.adaptive_model import AdaptiveModel
 

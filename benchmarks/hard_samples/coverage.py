@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.hard_samples.judging import SENT, TWO_SIDED_95
-from device_sdk.offload.asked_share import AskedShare
+from device_sdk.offload.remote_model import AskedShare
 from device_sdk.policies.deciding.decider_fitting import Viewed, fit_best_logistic
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.deciders.port import ease

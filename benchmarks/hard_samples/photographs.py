@@ -18,8 +18,7 @@ from benchmarks.hard_samples.judging import SENT, Pair
 from benchmarks.real_size.photographs import load_photographs
 from benchmarks.runner.run import BenchOptions
 from benchmarks.support.bundles import cache_folder
-from device_sdk.data.inputs import RawInputs
-from device_sdk.data.views import VIEWS, views
+from device_sdk.data.inputs import VIEWS, RawInputs, views
 from device_sdk.policies.deciding.decider_fitting import (
     TOP_TWO,
     Viewed,

@@ -15,8 +15,7 @@ from benchmarks.support.reference_bundles import load_part
 from benchmarks.support.sources import Logits, logits_from
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.hybrid_pairs import hybrid_plan
-from device_sdk.offload.pooling import LogarithmicPool
-from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.offload.remote_model import LogarithmicPool, RemoteModel
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import FALLBACK, SERVER, SUBNET
 from device_sdk.supernet.deciders.port import ease, hard

@@ -23,8 +23,7 @@ from benchmarks.split.ways import MAX_DROP, OURS, Known, Way, plan_of, subnet_of
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.packing import Activations, pack, packet_bytes
 from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.offload.server_facts import server_profile
-from device_sdk.offload.tail import TAIL
+from device_sdk.offload.tail import TAIL, server_profile
 from device_sdk.policies.splitting.handling import JpegCoding
 from device_sdk.policies.splitting.path_splits import SplitCost
 from device_sdk.runtimes import OnnxRuntime

@@ -14,9 +14,8 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import StorageError, UsageError
 from device_sdk.files.atomic import write_atomically
 from device_sdk.signing import signatures
-from device_sdk.signing.key_list import KEYS_MAX_BYTES, list_digest, pinned_list
-from device_sdk.signing.release import RELEASE, RELEASE_CONTEXT, Release, utc
-from device_sdk.signing.signed_json import LATEST_S, Envelope, encode_envelope
+from device_sdk.signing.release import KEYS_MAX_BYTES, RELEASE, RELEASE_CONTEXT, Release, list_digest, pinned_list, utc
+from device_sdk.signing.signatures import LATEST_S, Envelope, encode_envelope
 from device_sdk.signing.trust import TrustedKeys
 
 DAY_S = 24 * 3600

@@ -1,8 +1,4 @@
-"""Private samples of a search, prepared on demand at any input size of the bundle.
-
-A few hundred prepared photographs take several hundred megabytes, so they stay 8-bit pixels until their batch is
-evaluated.
-"""
+"""Samples as a search takes them: prepared when they are needed, at any input size, and views of them."""
 
 from __future__ import annotations
 
@@ -13,6 +9,23 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.data.preprocessing import Preprocessing, as_pixels, fit_image, prepare
+
+_MOVED = 3 / 32  # of the shorter side
+_MOVES = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))
+VIEWS = 2 * len(_MOVES)
+
+
+def views(inputs: npt.NDArray[np.float32]) -> Iterator[npt.NDArray[np.float32]]:
+    """Each view of all prepared samples [count, channels, height, width]; the first one is the samples themselves."""
+    height, width = inputs.shape[2:]
+    by = max(1, round(_MOVED * min(height, width)))
+    for mirrored in (False, True):
+        own = inputs[..., ::-1] if mirrored else inputs
+        padded = np.pad(own, ((0, 0), (0, 0), (by, by), (by, by)), mode="reflect")
+        for down, right in _MOVES:
+            top, left = by * (1 + down), by * (1 + right)
+            yield np.ascontiguousarray(padded[..., top : top + height, left : left + width])
+
 
 KEPT_BYTES = 100_000_000  # of resized pixels
 

@@ -32,9 +32,7 @@ from device_sdk.signing.release import (
     require_unexpired,
 )
 from device_sdk.signing.trust import SignedParts, Trust, Trustable, TrustedKeys, load_trust
-from device_sdk.transports.addresses import base
-from device_sdk.transports.port import Clock, Deadlines, Transport
-from device_sdk.transports.replies import require_success
+from device_sdk.transports.port import Clock, Deadlines, Transport, base, require_success
 
 ATTEMPTS = 5
 REPLACED_TRIES = 3  # restarts after the server has replaced the bundle during the download

@@ -7,8 +7,7 @@ from typing import overload
 
 import numpy as np
 
-from device_sdk.runtimes.port import Array, LoadedStretch
-from device_sdk.runtimes.stop_signal import StopSignal
+from device_sdk.runtimes.port import Array, LoadedStretch, StopSignal
 from device_sdk.supernet.plan import Prior
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.execution.class_prior import CorrectedStretch
-from device_sdk.execution.memory_cap import MemoryCap
 from device_sdk.execution.paging import PagedSegments, resident_bytes
 from device_sdk.execution.plan_segments import PlanSegment
+from device_sdk.execution.running_calls import MemoryCap
 from device_sdk.runtimes.port import LoadedStretch, Runtime
 from device_sdk.supernet.cost import EdgeCost
 from device_sdk.supernet.plan import Edge, ExitChoice, Prior

@@ -15,7 +15,7 @@ from dataclasses import replace
 from device_sdk.errors import ClosedError, ForkedError, PathweaveError, StorageError
 from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.execution.plan_in_use import Active, PlanInUse
-from device_sdk.execution.service_times import ServiceTimes
+from device_sdk.execution.running_calls import ServiceTimes
 from device_sdk.live import live_events
 from device_sdk.live.background_search import BackgroundSearch, Search, SearchOutcome
 from device_sdk.live.plan_pool import PlanPool

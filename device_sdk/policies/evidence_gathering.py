@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.data.views import VIEWS
+from device_sdk.data.inputs import VIEWS
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.costs.answers import Answers, answer_everywhere, answer_views
 from device_sdk.policies.costs.evidence import Evidence, Network

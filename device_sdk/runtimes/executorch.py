@@ -15,8 +15,7 @@ import numpy as np
 from device_sdk.errors import RuntimeFailedError
 from device_sdk.extras import require
 from device_sdk.fragments.composition import Stretch
-from device_sdk.runtimes.port import Array
-from device_sdk.runtimes.stop_signal import StopSignal
+from device_sdk.runtimes.port import Array, StopSignal
 from device_sdk.supernet.blocks import TensorSpec
 
 EXECUTORCH = _EXTRA = "executorch"

@@ -19,10 +19,9 @@ import numpy.typing as npt
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import UsageError
 from device_sdk.execution.guarded_self_test import run_guarded_self_test
-from device_sdk.execution.memory_cap import PlanRetired
 from device_sdk.execution.plan_in_use import Active, PlanInUse
+from device_sdk.execution.running_calls import CallPace, PlanRetired
 from device_sdk.execution.self_test import run_self_test
-from device_sdk.execution.service_times import CallPace
 from device_sdk.execution.workspace import Workspace
 from device_sdk.logs import log_events
 from device_sdk.logs.adaptation_log import AdaptationLog, Opened

@@ -7,7 +7,7 @@ import itertools
 import threading
 import time
 
-from device_sdk.runtimes.stop_signal import StopSignal
+from device_sdk.runtimes.port import StopSignal
 
 _IDLE_S = 1.0  # after which the thread ends
 

@@ -12,8 +12,7 @@ from device_sdk.execution.class_prior import corrected
 from device_sdk.execution.plan_in_use import PlanInUse
 from device_sdk.logs import log_events
 from device_sdk.logs.adaptation_log import AdaptationLog
-from device_sdk.offload.pooling import LogarithmicPool
-from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.offload.remote_model import LogarithmicPool, RemoteModel
 from device_sdk.policies.chooser import Here, choose
 from device_sdk.policies.costs.answers import answer_everywhere
 from device_sdk.policies.deciding.pool_fitting import fit_pool

@@ -15,7 +15,7 @@ from device_sdk.errors import BudgetError, TransferError, UsageError
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.remote_calls import default_transport
 from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.offload.server_facts import measure_uplink, server_profile
+from device_sdk.offload.tail import measure_uplink, server_profile
 from device_sdk.policies.found import Found
 from device_sdk.policies.gathering import AdaptationSettings
 from device_sdk.policies.hybrid.choice import HybridChoice, Network, choose_hybrid

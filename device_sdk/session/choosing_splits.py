@@ -6,12 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from device_sdk.data.image_files import QUALITY
 from device_sdk.data.inputs import Inputs
-from device_sdk.data.jpeg import QUALITY
 from device_sdk.errors import BudgetError
 from device_sdk.execution.workspace import Workspace
-from device_sdk.offload.named_path import takes_jpegs
-from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.offload.remote_model import RemoteModel, takes_jpegs
 from device_sdk.offload.tail import TAIL
 from device_sdk.policies.found import Found
 from device_sdk.policies.gathering import AdaptationSettings

@@ -21,8 +21,8 @@ from device_sdk.files.locks import exclusive
 from device_sdk.files.untrusted_json import decode_json
 from device_sdk.live.plan_pool import POOL_FORMAT, PlanPool
 from device_sdk.policies.planning.front import FRONT_FORMAT, PlanFront
-from device_sdk.profiling.conditions import Conditions, current_conditions, device_identity
 from device_sdk.profiling.profile import FORMAT, Profile
+from device_sdk.profiling.timing import Conditions, current_conditions, device_identity
 from device_sdk.runtimes.port import Runtime
 from device_sdk.supernet.blocks import IDENTIFIER
 from device_sdk.supernet.plan import PLAN_FORMAT, Edge, Plan

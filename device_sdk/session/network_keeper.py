@@ -10,8 +10,7 @@ from device_sdk.errors import UsageError
 from device_sdk.execution.plan_in_use import PlanInUse
 from device_sdk.live.network_drift import DriftSettings, NetworkDrift
 from device_sdk.live.network_follower import NetworkFollower
-from device_sdk.offload.link_estimate import LinkEstimate
-from device_sdk.offload.link_probe import LinkProbe
+from device_sdk.offload.link_estimate import LinkEstimate, LinkProbe
 from device_sdk.policies.planning.choice import Choice
 from device_sdk.policies.planning.front import PlanFront
 from device_sdk.session.remote_answers import RemoteAnswers

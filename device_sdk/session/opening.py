@@ -89,8 +89,8 @@ def open_location(
         wanted = WantedPart(state_folder, plan, exits)
         return ready(Bundle.open(location, trust=trusted, accepts=accepts, part=wanted)), None
     # most bundles are opened from a folder: what fetches them is imported when it is needed
-    from device_sdk.delivery.collection import collect
     from device_sdk.delivery.download import UPDATE_DEADLINES, fetch_bundle
+    from device_sdk.delivery.store import collect
     from device_sdk.transports import make_transport
 
     url, store = _base(str(location)), _store(state_folder)
@@ -225,7 +225,7 @@ def _store(state_folder: Path) -> BundleStore:
 
 
 def _base(location: str) -> str:
-    from device_sdk.transports.addresses import base
+    from device_sdk.transports.port import base
 
     return base(location)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from device_sdk.errors import NoAnswerYetError
-from device_sdk.runtimes.stop_signal import StopSignal
+from device_sdk.runtimes.port import StopSignal
 from device_sdk.session.answer import Answer
 
 Run = Callable[[StopSignal, Callable[[Answer], None]], None]

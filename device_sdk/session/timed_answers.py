@@ -12,13 +12,11 @@ from itertools import pairwise
 import numpy as np
 
 from device_sdk.errors import InfeasibleDeadlineError, PathweaveError, UsageError
-from device_sdk.execution.deadline import last_in_time
-from device_sdk.execution.memory_cap import PlanRetired
 from device_sdk.execution.outcome import Outcome
 from device_sdk.execution.plan_in_use import Active, PlanInUse
-from device_sdk.execution.step_times import StepTimes
-from device_sdk.runtimes.port import Array
-from device_sdk.runtimes.stop_signal import StopSignal
+from device_sdk.execution.running_calls import PlanRetired
+from device_sdk.execution.stepped_plan import StepTimes, last_in_time
+from device_sdk.runtimes.port import Array, StopSignal
 from device_sdk.session.alarm import Alarm
 from device_sdk.session.answer import ABSTAINED, FALLBACK, SUBNET, Answer
 from device_sdk.session.running import Running

@@ -10,8 +10,17 @@ from typing import Protocol
 
 from device_sdk.errors import SignatureError
 from device_sdk.signing import signatures
-from device_sdk.signing.key_list import KEYS_MAX_BYTES, KeyList, list_digest, next_list, pinned_list
-from device_sdk.signing.release import RELEASE, Release, require_same_manifest, verify_release
+from device_sdk.signing.release import (
+    KEYS_MAX_BYTES,
+    RELEASE,
+    KeyList,
+    Release,
+    list_digest,
+    next_list,
+    pinned_list,
+    require_same_manifest,
+    verify_release,
+)
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.golden import golden_inputs
+from device_sdk.bundles.runnable import golden_inputs
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.costs.evidence import Evidence
 from device_sdk.policies.costs.expected_cost import expected_cost

@@ -20,8 +20,7 @@ from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
 from device_sdk.fragments.composition import COMPOSED, Stretch, compose
 from device_sdk.runtimes import RUNTIMES, make_runtime, runs_on
-from device_sdk.runtimes.port import Array
-from device_sdk.runtimes.stop_signal import StopSignal
+from device_sdk.runtimes.port import Array, StopSignal
 from device_sdk.supernet.plan import Plan
 
 NAME = "reference"

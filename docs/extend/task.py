@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.golden import golden_inputs
+from device_sdk.bundles.runnable import golden_inputs
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.scores import SCORES, Accuracy, Targets, score_of
 from device_sdk.runtimes import make_runtime, runs_on

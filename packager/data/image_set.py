@@ -20,8 +20,7 @@ from device_sdk.data.datasets import ImageDataset
 from device_sdk.data.image_files import Pixels, check_image, in_channels
 from device_sdk.data.preprocessing import Preprocessing, fit_image
 from device_sdk.data.records import Positions, Records
-from device_sdk.data.source_report import MAX_CORRUPT_SHARE, SourceReport
-from device_sdk.data.sources import open_records
+from device_sdk.data.sources import MAX_CORRUPT_SHARE, SourceReport, open_records
 from device_sdk.errors import CorruptImageError, DataError, PathweaveError
 from device_sdk.machine import usable_cores
 from device_sdk.progress import Progress, Task

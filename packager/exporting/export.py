@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx
 
 from device_sdk.fragments.composition import Stretch
-from device_sdk.runtimes.allocator import WORTHWHILE_BYTES, give_back_freed_memory
+from device_sdk.runtimes.onnx_runtime import WORTHWHILE_BYTES, give_back_freed_memory
 from device_sdk.supernet.blocks import TensorSpec
 from packager.exporting.onnx_exporter import IR_VERSION, OPSET
 from packager.exporting.part_graphs import Part, part_graphs

@@ -21,7 +21,7 @@ from onnx import numpy_helper
 from onnxscript import optimizer
 from torch import fx, nn
 
-from device_sdk.runtimes.allocator import give_back_freed_memory
+from device_sdk.runtimes.onnx_runtime import give_back_freed_memory
 from device_sdk.supernet.blocks import TensorSpec
 from packager.errors import TraceError
 from packager.exporting.onnx_exporter import (

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from device_sdk.bundles.golden import golden_inputs, sample_outputs
+from device_sdk.bundles.runnable import golden_inputs, sample_outputs
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import Array, LoadedStretch, OnnxRuntime
 from device_sdk.supernet.blocks import Golden

@@ -21,8 +21,7 @@ from device_sdk.bundles.hybrid_pairs import require_pair
 from device_sdk.bundles.manifest import Hybrid, Manifest
 from device_sdk.errors import UsageError
 from device_sdk.files.atomic import write_atomically
-from device_sdk.offload.named_path import IMAGES
-from device_sdk.offload.pooling import LogarithmicPool
+from device_sdk.offload.remote_model import IMAGES, LogarithmicPool
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.supernet.plan import Ask, Plan, RemoteRef, Router, Subnet
 from device_sdk.supernet.plan_json import encode_plan

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from device_sdk.bundles.golden import golden_inputs, sample_outputs
+from device_sdk.bundles.runnable import golden_inputs, sample_outputs
 from device_sdk.errors import RuntimeFailedError
 from device_sdk.fragments.composition import Stretch
 from device_sdk.progress import Progress

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from device_sdk.bundles.golden import sample_outputs
+from device_sdk.bundles.runnable import sample_outputs
 from device_sdk.fragments.composition import Stretch, compose
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.blocks import Golden, Quantization, Rendition

@@ -14,8 +14,7 @@ from flask import Blueprint, Response, jsonify, request, send_file
 from werkzeug.wsgi import wrap_file
 
 from device_sdk.bundles.bundle import BLOBS, MANIFEST, SIGNATURE
-from device_sdk.signing.key_list import KEYS
-from device_sdk.signing.release import RELEASE
+from device_sdk.signing.release import KEYS, RELEASE
 from server.access.route import JSON, Route
 from server.access.scopes import Scope
 from server.errors import NotFoundError

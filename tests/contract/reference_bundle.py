@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from device_sdk.bundles.golden import golden_inputs, sample_outputs
 from device_sdk.bundles.manifest import Manifest, Metrics, Onnx, Provenance, SelfTest, Task, encode_manifest
+from device_sdk.bundles.runnable import golden_inputs, sample_outputs
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.fragments import protobuf
 from device_sdk.random_source import SplitMix64

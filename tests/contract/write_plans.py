@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from device_sdk.offload.pooling import LogarithmicPool
+from device_sdk.offload.remote_model import LogarithmicPool
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.deciding.thresholds import choose_exits
 from device_sdk.policies.joint_thresholds.plans import exit_samples

@@ -23,8 +23,8 @@ from manifest_cases import limit_cases, manifest_cases, raw_cases
 from packet_cases import packet_vectors
 from reference_bundle import CLASSES, EXITS, SIDE, ReferenceBundle, Values
 
-from device_sdk.bundles.golden import golden_inputs, sample_outputs
 from device_sdk.bundles.manifest import Manifest, encode_manifest
+from device_sdk.bundles.runnable import golden_inputs, sample_outputs
 from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.delivery.marks import Mark, encode_mark
 from device_sdk.fragments import protobuf

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.golden import golden_inputs, sample_outputs
 from device_sdk.bundles.manifest_reading import decode_manifest
+from device_sdk.bundles.runnable import golden_inputs, sample_outputs
 from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.errors import (
     CompositionError,

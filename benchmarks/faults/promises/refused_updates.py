@@ -25,7 +25,7 @@ from device_sdk.signing import signatures
 
 LIMITS = SelfTestLimits(start_s=30.0, step_s=3.0, total_s=6.0)
 SLACK_S = 10.0  # of a busy machine
-RELEASING = "device_sdk.signing.key_list"  # and releases that expire
+RELEASING = "device_sdk.signing.release"  # and releases that expire
 
 
 def no_way_back(trial: Trial, findings: Findings) -> None:

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.data.inputs import Inputs, as_inputs, batches
-from device_sdk.data.views import views
+from device_sdk.data.inputs import Inputs, as_inputs, batches, views
 from device_sdk.execution.plan_segments import PlanSegment
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.costs.evidence import Evidence

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.errors import InputError
-from device_sdk.offload.pooling import LogarithmicPool
+from device_sdk.offload.remote_model import LogarithmicPool
 from device_sdk.runtimes.port import Array
 
 Labels = npt.NDArray[np.int64]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from device_sdk.data.inputs import Inputs, as_inputs
-from device_sdk.execution.paging_plan import all_stay
+from device_sdk.execution.pager import all_stay
 from device_sdk.execution.plan_segments import segments
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.costs.answers import Answers

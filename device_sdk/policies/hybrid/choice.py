@@ -11,7 +11,7 @@ import numpy.typing as npt
 from device_sdk.data.inputs import Inputs
 from device_sdk.errors import InfeasibleBudgetError, InputError
 from device_sdk.execution.workspace import Workspace
-from device_sdk.offload.named_path import path_model
+from device_sdk.offload.remote_model import path_model
 from device_sdk.policies.costs.answers import answer_everywhere
 from device_sdk.policies.hybrid.costs import HybridCosts
 from device_sdk.policies.hybrid.joint_search import (

@@ -14,12 +14,10 @@ from device_sdk.bundles.held_part import EVERYTHING
 from device_sdk.errors import ProtocolError, UsageError
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.client import request_overhead_bytes
-from device_sdk.offload.named_path import JPEG
 from device_sdk.offload.packing import BITS
 from device_sdk.offload.remote_calls import default_transport
-from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.offload.server_facts import measure_uplink, server_profile
-from device_sdk.offload.tail import TailClient
+from device_sdk.offload.remote_model import JPEG, RemoteModel
+from device_sdk.offload.tail import TailClient, measure_uplink, server_profile
 from device_sdk.policies.measured_splits.fallback import Fallbacks
 from device_sdk.policies.measured_splits.limits import FEW_BITS, NO_LIMITS, SplitLimits, fastest, reason
 from device_sdk.policies.measured_splits.measuring import MOST_OF_A_BYTE, call_handling, codec_handling

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.data.jpeg import QUALITY, decode_jpeg, encode_jpeg
+from device_sdk.data.image_files import QUALITY, decode_jpeg, encode_jpeg
 from device_sdk.data.preprocessing import Preprocessing, fit_image, prepare
 from device_sdk.policies.splitting.handling import JpegCoding
 from device_sdk.runtimes.port import Array

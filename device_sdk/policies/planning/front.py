@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from device_sdk.errors import UsageError
-from device_sdk.offload.link_probe import PlannedTail
+from device_sdk.offload.link_estimate import PlannedTail
 from device_sdk.policies.costs.evidence import Network
 from device_sdk.policies.costs.route import Route
 from device_sdk.policies.planning.choice import Choice

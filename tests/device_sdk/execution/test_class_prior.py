@@ -77,7 +77,7 @@ def test_answers_by_a_deadline_are_corrected_too(workspace, tensor):
 
 
 def _never():
-    from device_sdk.runtimes.stop_signal import StopSignal
+    from device_sdk.runtimes.port import StopSignal
 
     return StopSignal()
 

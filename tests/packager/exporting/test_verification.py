@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from device_sdk.bundles.golden import golden_inputs, matches
+from device_sdk.bundles.runnable import golden_inputs, matches
 from device_sdk.runtimes import OnnxRuntime
 from packager.errors import VerificationError
 from packager.exporting.export import ExportedBlocks, export_blocks

@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from onnxruntime import quantization as tool
 from torch import nn
 
-from device_sdk.bundles.golden import golden_inputs, matches
+from device_sdk.bundles.runnable import golden_inputs, matches
 from device_sdk.progress import SilentProgress
 from device_sdk.runtimes import OnnxRuntime
 from packager.errors import VerificationError

@@ -16,8 +16,7 @@ from device_sdk.bundles.hybrid import path_digest
 from device_sdk.bundles.manifest import Hybrid, encode_manifest
 from device_sdk.commands.adapt_command import adapt
 from device_sdk.errors import BudgetError, BundleError, TransferError, UsageError
-from device_sdk.offload.named_path import path_model
-from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.offload.remote_model import RemoteModel, path_model
 from device_sdk.policies.gathering import AdaptationSettings
 from device_sdk.policies.hybrid.joint_search import JointSettings
 from device_sdk.runtimes import OnnxRuntime

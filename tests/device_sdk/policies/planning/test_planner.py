@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import BudgetError, InfeasibleBudgetError, InputError, UsageError
-from device_sdk.offload.pooling import LogarithmicPool
+from device_sdk.offload.remote_model import LogarithmicPool
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.costs.expected_cost import expected_cost
 from device_sdk.policies.costs.route import Route

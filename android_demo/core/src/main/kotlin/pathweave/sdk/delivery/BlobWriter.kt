@@ -1,6 +1,6 @@
 /**
  * Writes one blob to the store: a temporary file per writer, verified before it is renamed to its digest. Mirrors
- * device_sdk/delivery/blob_writer.py.
+ * device_sdk/delivery/blobs.py.
  *
  * A temporary file is called `<sha256>.<unique>.part` and is locked while its writer runs. Unlocked it is an orphan:
  * the next writer of that blob takes it over and resumes.

@@ -1,6 +1,6 @@
 /**
  * Deletes from a store what no bundle needs: old bundles, blobs, and what interrupted writers left. Mirrors
- * device_sdk/delivery/collection.py.
+ * device_sdk/delivery/store.py.
  */
 package pathweave.sdk.delivery
 

@@ -1,6 +1,6 @@
 /**
  * Exits on demand: fetches those of a bundle that is here already, and has the server choose which to keep. Mirrors
- * device_sdk/delivery/exits.py.
+ * device_sdk/delivery/blobs.py.
  */
 package pathweave.sdk.delivery
 

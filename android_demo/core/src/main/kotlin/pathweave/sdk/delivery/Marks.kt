@@ -1,6 +1,6 @@
 /**
  * The high-water marks of a bundle: version and time that this device has had, and what it refuses because of them. Pure.
- * Mirrors device_sdk/delivery/marks.py, byte for byte.
+ * Mirrors device_sdk/delivery/schedule.py, byte for byte.
  *
  * Two copies of a mark are kept. Each states its own digest, so a damaged one is recognised and the other one counts.
  */

@@ -1,6 +1,6 @@
 /**
  * Range requests: headers to resume a transfer, and the meaning of the response. Pure. Mirrors
- * device_sdk/delivery/ranges.py.
+ * device_sdk/delivery/blobs.py.
  */
 package pathweave.sdk.delivery
 

@@ -1,6 +1,6 @@
 /**
  * The mark of time of each bundle in a store: `bundles/<name>/time` and `time.copy`. Mirrors
- * device_sdk/delivery/time_marks.py.
+ * device_sdk/delivery/schedule.py.
  */
 package pathweave.sdk.delivery
 

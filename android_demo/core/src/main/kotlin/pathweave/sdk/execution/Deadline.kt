@@ -1,5 +1,5 @@
 /**
- * Which answer of a plan is sure to be in time, as device_sdk/execution/deadline.py.
+ * Which answer of a plan is sure to be in time, as device_sdk/execution/stepped_plan.py.
  *
  * A step runs from one exit of the plan to the next, the last one to the end. Source: finite-time inference of MEEdge
  * §3.4; here times are a distribution, and the device's present speed counts (docs/adr/0042).

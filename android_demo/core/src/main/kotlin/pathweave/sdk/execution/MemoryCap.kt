@@ -1,4 +1,4 @@
-/** The memory cap of one model: what all its plans may take together. Mirrors device_sdk/execution/memory_cap.py. */
+/** The memory cap of one model: what all its plans may take together. Mirrors device_sdk/execution/plan_in_use.py. */
 package pathweave.sdk.execution
 
 import java.util.concurrent.locks.Condition

@@ -1,4 +1,4 @@
-/** What a plan answers to a batch, and how it is collected. Mirrors device_sdk/execution/outcome.py. */
+/** What a plan answers to a batch, and how it is collected. Mirrors device_sdk/execution/loaded_plan.py. */
 package pathweave.sdk.execution
 
 import pathweave.sdk.numerics.Tensor

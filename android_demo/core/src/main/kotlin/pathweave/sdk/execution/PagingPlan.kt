@@ -1,6 +1,6 @@
 /**
  * Which blocks are loaded together under a memory cap, and which of them leave when there is no room. Mirrors
- * device_sdk/execution/paging_plan.py.
+ * device_sdk/execution/paging.py.
  *
  * A page is a piece of a path that is loaded and freed as one. Loading a page takes several times its weights for a
  * moment, which then shrink to about the weights: so it is the size of the largest page that decides how much of the

@@ -1,4 +1,4 @@
-/** Counts who uses something, to free it once the last of them is gone: device_sdk/execution/running_calls.py. */
+/** Counts who uses something, to free it once the last of them is gone: device_sdk/execution/plan_in_use.py. */
 package pathweave.sdk.execution
 
 /** Counts users, of which the maker is the first; [last] is called when the last has left. Thread-safe. */

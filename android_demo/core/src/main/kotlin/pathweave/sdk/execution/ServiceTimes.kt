@@ -1,4 +1,4 @@
-/** How long the last calls of the plan in use took. Mirrors device_sdk/execution/service_times.py. */
+/** How long the last calls of the plan in use took. Mirrors device_sdk/execution/plan_in_use.py. */
 package pathweave.sdk.execution
 
 private const val KEPT = 256 // calls

@@ -1,4 +1,4 @@
-/** How long the steps of a plan took, from the last runs. Mirrors device_sdk/execution/step_times.py. */
+/** How long the steps of a plan took, from the last runs. Mirrors device_sdk/execution/stepped_plan.py. */
 package pathweave.sdk.execution
 
 import pathweave.sdk.Clock

@@ -1,4 +1,4 @@
-/** Keeps the share of samples that a server is asked about. Mirrors device_sdk/offload/asked_share.py. */
+/** Keeps the share of samples that a server is asked about. Mirrors device_sdk/offload/remote_model.py. */
 package pathweave.sdk.offload
 
 import pathweave.sdk.execution.ease

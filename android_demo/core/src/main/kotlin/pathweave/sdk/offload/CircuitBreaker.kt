@@ -1,4 +1,4 @@
-/** A circuit breaker for a failing server. Pure except for the clock. Mirrors device_sdk/offload/circuit_breaker.py. */
+/** A circuit breaker for a failing server. Pure except for the clock. Mirrors device_sdk/offload/remote_calls.py. */
 package pathweave.sdk.offload
 
 import pathweave.sdk.Clock

@@ -1,6 +1,6 @@
 /**
  * Small requests that keep an estimate of the way to a server up to date while nothing else is sent. Mirrors
- * device_sdk/offload/link_probe.py and the probes of server_facts.py.
+ * device_sdk/offload/link_estimate.py and the probes of server_facts.py.
  */
 package pathweave.sdk.offload
 

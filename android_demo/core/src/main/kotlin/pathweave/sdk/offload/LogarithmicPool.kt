@@ -5,7 +5,7 @@ import pathweave.sdk.numerics.Tensor
 
 /**
  * Logits of the device and of a server on the same samples, weighed and added: a product of powers of both
- * distributions. Mirrors device_sdk/offload/pooling.py.
+ * distributions. Mirrors device_sdk/offload/remote_model.py.
  *
  * Each weight holds its network's temperature and how much it counts. Source: logarithmic opinion pools (Genest and
  * Zidek 1986).

@@ -1,4 +1,4 @@
-/** The conditions of a measurement: device, power mode, driver. Mirrors device_sdk/profiling/conditions.py. */
+/** The conditions of a measurement: device, power mode, driver. Mirrors device_sdk/profiling/timing.py. */
 package pathweave.sdk.profiling
 
 import java.io.File

@@ -1,4 +1,4 @@
-/** Ends running calls from another thread. Mirrors device_sdk/runtimes/stop_signal.py. */
+/** Ends running calls from another thread. Mirrors device_sdk/runtimes/port.py. */
 package pathweave.sdk.runtimes
 
 /** Once set, from any thread, calls that take it end soon. It stays set. */

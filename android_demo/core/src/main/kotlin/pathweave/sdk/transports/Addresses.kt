@@ -1,4 +1,4 @@
-/** Validation and normalisation of server addresses. Mirrors device_sdk/transports/addresses.py. */
+/** Validation and normalisation of server addresses. Mirrors device_sdk/transports/port.py. */
 package pathweave.sdk.transports
 
 import java.net.URI
