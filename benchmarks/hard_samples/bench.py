@@ -29,8 +29,8 @@ from device_sdk.policies.deciding.decider_fitting import (
     fit_best_logistic,
     fit_logistic,
 )
-from device_sdk.policies.deciding.promises import fewest_asked
 from device_sdk.policies.deciding.router_fitting import fit_router
+from device_sdk.policies.deciding.thresholds import fewest_asked
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import FALLBACK, SERVER, SUBNET

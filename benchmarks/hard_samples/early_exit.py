@@ -20,8 +20,8 @@ from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.cost import CostModel, PlanCost, Power, Uplink
+from device_sdk.supernet.goal import Requirement
 from device_sdk.supernet.plan import Plan, RemoteRef
-from device_sdk.supernet.requirement import Requirement
 
 SERVER = RemoteRef("resnet56_cifar10")
 # without exits, with exits that answer, and with exits that ask the server too: no kind is among another's candidates

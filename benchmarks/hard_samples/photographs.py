@@ -25,8 +25,8 @@ from device_sdk.policies.deciding.decider_fitting import (
     cross_fitted_eases,
     fit_best_logistic,
     fit_logistic,
+    fit_pool,
 )
-from device_sdk.policies.deciding.pool_fitting import fit_pool
 from device_sdk.policies.deciding.router_fitting import fit_router
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.deciders.port import ease

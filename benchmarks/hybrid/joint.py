@@ -17,8 +17,7 @@ from benchmarks.support.bundles import adapted_bundle
 from benchmarks.support.reference_bundles import load_part
 from device_sdk.data.datasets import ImageDataset
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.hybrid.choice import SubnetAnswers, any_subnet
-from device_sdk.policies.hybrid.costs import HybridCosts, macs_costs
+from device_sdk.policies.hybrid.choice import HybridCosts, SubnetAnswers, any_subnet, macs_costs
 from device_sdk.policies.hybrid.joint_search import (
     HybridMember,
     HybridPair,

@@ -29,7 +29,7 @@ from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import SERVER
 from device_sdk.supernet.cost import UPLINKS, CostModel, PlanCost, Power
 from device_sdk.supernet.deciders.port import ease, everything_is_hard, with_limit
-from device_sdk.supernet.goal import Goal
+from device_sdk.supernet.goal import Goal, Requirement, best_plan
 from device_sdk.supernet.plan import (
     Abstain,
     Ask,
@@ -42,7 +42,6 @@ from device_sdk.supernet.plan import (
     RemoteRef,
     Subnet,
 )
-from device_sdk.supernet.requirement import Requirement, best_plan
 from device_sdk.supernet.supernet import Supernet
 from pathweave.server_process import running_server
 from pathweave.throttled_proxy import slow_uplink

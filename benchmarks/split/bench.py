@@ -24,8 +24,7 @@ from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.packing import Activations, pack, packet_bytes
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.tail import TAIL, server_profile
-from device_sdk.policies.splitting.handling import JpegCoding
-from device_sdk.policies.splitting.path_splits import SplitCost
+from device_sdk.policies.splitting.path_splits import JpegCoding, SplitCost
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.goal import Goal

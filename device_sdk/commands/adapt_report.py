@@ -11,7 +11,7 @@ import click
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE
 
 if TYPE_CHECKING:
-    from device_sdk.policies.deciding.promises import Promise
+    from device_sdk.policies.deciding.thresholds import Promise
     from device_sdk.policies.found import Found, Measured
     from device_sdk.policies.hybrid.choice import HybridChoice
     from device_sdk.policies.planning.choice import Choice
@@ -158,7 +158,7 @@ def _print_kinds(found: Found) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from device_sdk.policies.exits.timed_exits import without_timed_exits
+    from device_sdk.policies.exits.placed_exits import without_timed_exits
 
     options, chosen = found.by_kind, without_timed_exits(found.plan)
     energy = any(one.cost.energy_mj is not None for one in options.values())

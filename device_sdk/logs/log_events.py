@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from device_sdk.policies.measured_splits.decision import SplitDecision
     from device_sdk.policies.planning.choice import Choice
     from device_sdk.profiling.profile import Profile
-    from device_sdk.supernet.goal import Goal
-    from device_sdk.supernet.requirement import Requirement
+    from device_sdk.supernet.goal import Goal, Requirement
 
 
 def delivered(delivery: Delivery) -> Delivered:

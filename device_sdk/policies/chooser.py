@@ -22,13 +22,12 @@ from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.confirmation import EQUAL_LATENCY, Confirmed, Measure
 from device_sdk.policies.costs.answers import answer_everywhere
 from device_sdk.policies.evidence_gathering import collect
-from device_sdk.policies.exits.placed_exits import measured_with_exits
-from device_sdk.policies.exits.timed_exits import without_timed_exits
+from device_sdk.policies.exits.placed_exits import measured_with_exits, without_timed_exits
 from device_sdk.policies.found import Found, Measured
 from device_sdk.policies.gathering import AdaptationSettings, Samples, accuracy_interval, gather, prepare_ms
 from device_sdk.policies.planning.choice import Choice, Option
 from device_sdk.policies.planning.front import PlanFront, make_front
-from device_sdk.policies.planning.promised_plans import PromisedPlans
+from device_sdk.policies.planning.planner import PromisedPlans
 from device_sdk.policies.planning.server_evidence import Servers
 from device_sdk.policies.subnet_search import SubnetsFound, judge_subnets, search_subnets
 from device_sdk.profiling.profile import Profile
@@ -36,9 +35,8 @@ from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array
 from device_sdk.search.port import Candidate
 from device_sdk.supernet.cost import Budget, PlanCost, Power
-from device_sdk.supernet.goal import Goal
+from device_sdk.supernet.goal import Goal, Requirement
 from device_sdk.supernet.plan import Plan, Subnet
-from device_sdk.supernet.requirement import Requirement
 
 _SUBNETS = 12  # of the pool that other kinds of plans are made of
 _SLOWEST = 3.0  # times the budget: exits and servers rarely save more

@@ -15,17 +15,16 @@ from device_sdk.data.inputs import Inputs
 from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.execution.paging import PagedEdges, each_edge
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.class_mix import find_prior
 from device_sdk.policies.confirmation import EQUAL_LATENCY, Confirmation, Measure, paced_measure
-from device_sdk.policies.gathering import AdaptationSettings, Samples
+from device_sdk.policies.gathering import AdaptationSettings, Samples, find_prior
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Array
 from device_sdk.search import find_subnets, make_strategy
 from device_sdk.search.evaluation.evaluator import Load, PrefixTreeEvaluator
-from device_sdk.search.feasibility import fastest_within, smallest_subnet
 from device_sdk.search.ladder import climb, rungs_near
+from device_sdk.search.nearby import fastest_within, smallest_subnet
 from device_sdk.search.port import SearchProblem, SearchResult
 from device_sdk.supernet.cost import MB, Budget, CostModel
 from device_sdk.supernet.plan import Prior, Subnet

@@ -32,20 +32,16 @@ from device_sdk.progress import Progress, SilentProgress
 from device_sdk.runtimes import make_runtime, runs_on
 from device_sdk.runtimes.port import Array, Runtime
 from device_sdk.runtimes.settings import RuntimeSettings
-from device_sdk.session.answer import SUBNET, Answer
-from device_sdk.session.async_calls import AsyncCalls
+from device_sdk.session.answer import SUBNET, Answer, AsyncCalls, Running
 from device_sdk.session.choosing import Choosing
 from device_sdk.session.device_state import DeviceState, default_state_folder, device_id, load_part, log_path
 from device_sdk.session.elastic_memory import ElasticMemory
-from device_sdk.session.exits import Exits, TestExits
+from device_sdk.session.exits import Exits, Origin, TestExits
 from device_sdk.session.live import Live
-from device_sdk.session.live_keeper import LiveKeeper, PrivateSamples
-from device_sdk.session.network_keeper import NetworkKeeper
+from device_sdk.session.live_keeper import LiveKeeper, NetworkKeeper, PrivateSamples
 from device_sdk.session.opening import UPDATE_DEADLINE_S, open_location, origin_of
-from device_sdk.session.origin import Origin
 from device_sdk.session.remote import Remote
 from device_sdk.session.remote_answers import RemoteAnswers
-from device_sdk.session.running import Running
 from device_sdk.session.samples import Labels, SampleChecker, Samples
 from device_sdk.session.timed_answers import TimedAnswers
 from device_sdk.signing.trust import UNSTATED, Trustable, Unstated

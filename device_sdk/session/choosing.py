@@ -15,7 +15,7 @@ from device_sdk.logs.adaptation_log import AdaptationLog
 from device_sdk.offload.remote_model import LogarithmicPool, RemoteModel
 from device_sdk.policies.chooser import Here, choose
 from device_sdk.policies.costs.answers import answer_everywhere
-from device_sdk.policies.deciding.pool_fitting import fit_pool
+from device_sdk.policies.deciding.decider_fitting import fit_pool
 from device_sdk.policies.found import Found
 from device_sdk.policies.gathering import AdaptationSettings
 from device_sdk.policies.planning.proposers import considered
@@ -23,8 +23,7 @@ from device_sdk.policies.planning.server_evidence import Servers
 from device_sdk.profiling.profile import Profile
 from device_sdk.profiling.profile import profile as measure_profile
 from device_sdk.progress import Progress, SilentProgress
-from device_sdk.session.choosing_hybrids import choose_pair, home
-from device_sdk.session.choosing_splits import choose_split
+from device_sdk.session.choosing_splits import choose_pair, choose_split, home
 from device_sdk.session.device_state import DeviceState
 from device_sdk.session.remote_answers import RemoteAnswers
 from device_sdk.session.samples import SampleChecker

@@ -20,8 +20,7 @@ from device_sdk.policies.planning.front import PlanFront
 from device_sdk.runtimes.port import Array
 from device_sdk.session.device_state import DeviceState
 from device_sdk.session.elastic_memory import ElasticMemory
-from device_sdk.session.live_keeper import LiveKeeper
-from device_sdk.session.network_keeper import NetworkKeeper
+from device_sdk.session.live_keeper import LiveKeeper, NetworkKeeper
 from device_sdk.session.samples import SampleChecker
 from device_sdk.supernet.cost import Uplink
 from device_sdk.supernet.goal import Goal

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from device_sdk.policies.costs.evidence import Network
 from device_sdk.policies.costs.expected_cost import expected_cost
 from device_sdk.policies.costs.threshold_sweep import Costs
-from device_sdk.policies.planning.families import Family, always
+from device_sdk.policies.planning.choice import Family, always
 from device_sdk.policies.planning.ground import Ground
 from device_sdk.policies.planning.proposers import PROPOSERS
 from device_sdk.supernet.cost import Power

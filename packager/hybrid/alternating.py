@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from device_sdk.offload.remote_model import LogarithmicPool
-from device_sdk.policies.deciding.pool_fitting import fit_pool
+from device_sdk.policies.deciding.decider_fitting import fit_pool
 from device_sdk.progress import Progress, Task
 from device_sdk.supernet.deciders.port import hard
 from device_sdk.supernet.plan import Router

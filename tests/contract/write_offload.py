@@ -39,8 +39,8 @@ from device_sdk.offload.remote_model import AskedShare, LogarithmicPool
 from device_sdk.policies.planning.front import Offer, PlanFront, Way
 from device_sdk.random_source import SplitMix64
 from device_sdk.supernet.cost import Power, Uplink
+from device_sdk.supernet.goal import Requirement
 from device_sdk.supernet.plan import Ask, Edge, Margin, MaxConfidence, Plan, RemoteRef, Split, Subnet
-from device_sdk.supernet.requirement import Requirement
 
 Json = dict[str, Any]
 CLASSES = ("red", "green", "blue")

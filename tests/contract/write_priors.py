@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.execution.class_prior import corrected
-from device_sdk.policies.class_mix import find_prior, fit_temperature
+from device_sdk.policies.gathering import find_prior, fit_temperature
 from device_sdk.random_source import SplitMix64, uniform_floats
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.plan import Abstain, ExitChoice, MaxConfidence, Plan, Prior

@@ -21,8 +21,7 @@ from device_sdk.offload.remote_model import LogarithmicPool, Privacy, RemoteMode
 from device_sdk.offload.tail import TailClient, measure_uplink, server_profile
 from device_sdk.policies.costs.evidence import Network
 from device_sdk.policies.measured_splits.measuring import MOST_OF_A_BYTE, call_handling, codec_handling
-from device_sdk.policies.splitting.handling import Handling, ms_per_byte
-from device_sdk.policies.splitting.path_splits import split_costs
+from device_sdk.policies.splitting.path_splits import Handling, ms_per_byte, split_costs
 from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import CostModel, Uplink

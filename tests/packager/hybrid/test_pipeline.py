@@ -17,7 +17,7 @@ from device_sdk.bundles.manifest import encode_manifest
 from device_sdk.errors import BundleError, DataError, UsageError
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.deciding.pool_fitting import fit_pool
+from device_sdk.policies.deciding.decider_fitting import fit_pool
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.plan import Ask, Router
 from packager.commands.inspecting import describe_bundle

@@ -1,6 +1,6 @@
 /**
  * Whether a bundle may be used here: its self-test runs once, and what fails it is not tried again and again. Mirrors
- * device_sdk/session/self_testing.py, and of device_state.py what it keeps.
+ * device_sdk/session/opening.py, and of device_state.py what it keeps.
  */
 package pathweave.sdk.execution
 

@@ -1,4 +1,4 @@
-/** A new search while the old subnet serves. Mirrors device_sdk/live/background_search.py. */
+/** A new search while the old subnet serves. Mirrors device_sdk/live/pool_search.py. */
 package pathweave.sdk.live
 
 import java.util.logging.Level

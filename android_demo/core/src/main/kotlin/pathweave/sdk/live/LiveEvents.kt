@@ -1,4 +1,4 @@
-/** From what live update did to what the adaptation log says of it. Mirrors device_sdk/live/live_events.py. */
+/** From what live update did to what the adaptation log says of it. Mirrors device_sdk/live/live_update.py. */
 package pathweave.sdk.live
 
 import kotlinx.serialization.json.JsonObject

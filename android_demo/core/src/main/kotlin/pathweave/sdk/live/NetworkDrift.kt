@@ -1,6 +1,6 @@
 /**
  * When a plan is made again because the network has changed. Decides; the clock's reading is an argument. Mirrors
- * device_sdk/live/network_drift.py.
+ * device_sdk/live/network_follower.py.
  */
 package pathweave.sdk.live
 

@@ -1,4 +1,4 @@
-/** Plans that are ready before they are needed. Mirrors device_sdk/live/warm_plans.py. */
+/** Plans that are ready before they are needed. Mirrors device_sdk/live/live_update.py. */
 package pathweave.sdk.live
 
 import pathweave.sdk.execution.LoadedPlan

@@ -1,6 +1,6 @@
 /**
  * The mix of classes on a device, estimated from private samples, as a prior of plans. Mirrors
- * device_sdk/policies/class_mix.py.
+ * device_sdk/policies/gathering.py.
  *
  * Without labels the mix is the maximum of the likelihood of the logits, found by expectation maximisation (Saerens,
  * Latinne, Decaestecker 2002, section 2). One temperature suffices where the shares are smoothed.

@@ -1,4 +1,4 @@
-/** Exact feasibility check of a budget, before anything is evaluated. Mirrors device_sdk/search/feasibility.py. */
+/** Exact feasibility check of a budget, before anything is evaluated. Mirrors device_sdk/search/nearby.py. */
 package pathweave.sdk.search
 
 import java.math.BigDecimal

@@ -1,4 +1,4 @@
-/** The path of the highest additive value within a budget, exactly. Mirrors device_sdk/search/pareto.py. */
+/** The path of the highest additive value within a budget, exactly. Mirrors device_sdk/search/expectation.py. */
 package pathweave.sdk.search
 
 import java.util.PriorityQueue

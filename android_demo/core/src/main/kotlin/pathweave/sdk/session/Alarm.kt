@@ -1,4 +1,4 @@
-/** Sets stop signals at given times, in one thread. Mirrors device_sdk/session/alarm.py. */
+/** Sets stop signals at given times, in one thread. Mirrors device_sdk/session/timed_answers.py. */
 package pathweave.sdk.session
 
 import java.io.Closeable

@@ -1,4 +1,4 @@
-/** Exits that a plan has for deadlines and interruptions alone. Mirrors device_sdk/policies/exits/timed_exits.py. */
+/** Exits that a plan has for deadlines and interruptions alone. Mirrors device_sdk/policies/exits/placed_exits.py. */
 package pathweave.sdk.policies.exits
 
 import pathweave.sdk.supernet.ExitChoice
