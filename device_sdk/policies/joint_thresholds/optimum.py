@@ -18,8 +18,8 @@ import numpy.typing as npt
 from device_sdk.policies.deciding.thresholds import ExitSamples
 from device_sdk.policies.joint_thresholds.bounds import AskingEnd, Bounds, Cells, Grid, Rates, Table, percentile
 from device_sdk.supernet.cost import Power
+from device_sdk.supernet.goal import Requirement
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice
-from device_sdk.supernet.requirement import Requirement
 
 Column = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
