@@ -14,7 +14,7 @@ from benchmarks.support.reference_bundles import package_pretrained
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.datasets import load_dataset
 from device_sdk.data.inputs import Inputs, RawInputs
-from device_sdk.execution.class_prior import logit_offsets
+from device_sdk.execution.loaded_segments import logit_offsets
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.gathering import find_prior, fit_temperature
 from device_sdk.profiling.timing import measure_interleaved

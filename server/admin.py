@@ -15,7 +15,7 @@ import msgspec
 from device_sdk.commands.command_line import emit, json_option
 from device_sdk.commands.command_options import token_option
 from device_sdk.errors import ProtocolError
-from device_sdk.files.untrusted_json import decode_json
+from device_sdk.files.atomic import decode_json
 from server.access.enrolment import Enrolments
 from server.access.scopes import SCOPES, Scope
 from server.access.tokens import TokenStore

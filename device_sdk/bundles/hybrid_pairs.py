@@ -5,8 +5,7 @@ from __future__ import annotations
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.hybrid import path_digest
 from device_sdk.errors import BundleError, PathweaveError
-from device_sdk.supernet.plan import Ask, Plan
-from device_sdk.supernet.plan_json import decode_plan
+from device_sdk.supernet.plan import Ask, Plan, decode_plan
 
 
 def hybrid_plan(bundle: Bundle) -> Plan:

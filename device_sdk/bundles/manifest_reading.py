@@ -11,7 +11,7 @@ import msgspec
 from device_sdk.bundles.hybrid import check_hybrid
 from device_sdk.bundles.manifest import FORMAT_VERSION, Manifest
 from device_sdk.errors import ManifestError, UnsupportedFormatError
-from device_sdk.files.untrusted_json import decode_json
+from device_sdk.files.atomic import decode_json
 from device_sdk.supernet.blocks import IDENTIFIER, Block, Exit
 
 MAX_CUT_POINTS = 4_096

@@ -26,7 +26,7 @@ def found_summary(found: Found, *, taken: bool) -> dict[str, Any]:
     import msgspec
 
     from device_sdk.commands.split_report import split_summary
-    from device_sdk.supernet.plan_json import encode_plan
+    from device_sdk.supernet.plan import encode_plan
 
     choice = found.choice
     limits = {name: value for name, value in msgspec.structs.asdict(found.goal).items() if value is not None}

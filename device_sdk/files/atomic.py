@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and folders with one writer."""
+"""Files that are written whole or not at all, folders with one writer, and JSON from files that are not trusted."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from device_sdk.errors import StorageError
 
@@ -129,3 +132,20 @@ def in_use(process: int, unique: str) -> bool:
     except PermissionError:
         pass
     return True
+
+
+Decoded = TypeVar("Decoded")
+
+
+def decode_json(data: bytes, kind: type[Decoded]) -> Decoded:
+    """``data`` as a ``kind``; unknown fields are ignored.
+
+    Raises:
+        ValueError: not JSON, not UTF-8, nested too deeply, or not a ``kind``; the message says which and where.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from error

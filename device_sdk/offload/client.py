@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from device_sdk.errors import DeadlineError, ProtocolError, RefusedError
-from device_sdk.files.untrusted_json import decode_json
+from device_sdk.files.atomic import decode_json
 from device_sdk.offload.open_inference import (
     HEADER_LENGTH,
     InferRequest,

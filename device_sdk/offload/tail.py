@@ -9,7 +9,7 @@ from urllib.parse import quote
 import numpy as np
 
 from device_sdk.errors import ProtocolError, UsageError
-from device_sdk.files.untrusted_json import decode_json
+from device_sdk.files.atomic import decode_json
 from device_sdk.offload.client import ModelMetadata
 from device_sdk.offload.open_inference import NamedTensor
 from device_sdk.offload.packing import Activations, pack

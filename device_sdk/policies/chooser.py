@@ -19,7 +19,6 @@ import numpy.typing as npt
 from device_sdk.data.inputs import Inputs
 from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.confirmation import EQUAL_LATENCY, Confirmed, Measure
 from device_sdk.policies.costs.answers import answer_everywhere
 from device_sdk.policies.evidence_gathering import collect
 from device_sdk.policies.exits.placed_exits import measured_with_exits, without_timed_exits
@@ -29,7 +28,14 @@ from device_sdk.policies.planning.choice import Choice, Option
 from device_sdk.policies.planning.front import PlanFront, make_front
 from device_sdk.policies.planning.planner import PromisedPlans
 from device_sdk.policies.planning.server_evidence import Servers
-from device_sdk.policies.subnet_search import SubnetsFound, judge_subnets, search_subnets
+from device_sdk.policies.subnet_search import (
+    EQUAL_LATENCY,
+    Confirmed,
+    Measure,
+    SubnetsFound,
+    judge_subnets,
+    search_subnets,
+)
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array

@@ -14,7 +14,7 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.datasets import split_positions
 from device_sdk.data.inputs import Inputs, as_inputs
 from device_sdk.errors import InputError, UsageError
-from device_sdk.execution.class_prior import corrected
+from device_sdk.execution.loaded_segments import corrected
 from device_sdk.execution.plan_segments import PlanSegment
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.hybrid.joint_search import JointSettings

@@ -23,7 +23,7 @@ from device_sdk.execution.plan_in_use import Active, PlanInUse
 from device_sdk.execution.running_calls import CallPace, PlanRetired
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
-from device_sdk.logs import log_events
+from device_sdk.logs import adaptation_log
 from device_sdk.logs.adaptation_log import AdaptationLog, Opened
 from device_sdk.policies.found import Found
 from device_sdk.policies.gathering import AdaptationSettings
@@ -233,7 +233,7 @@ class AdaptiveModel:
             test_exits=test_exits,
         )
         if delivery is not None:
-            model.log.write(log_events.delivered(delivery))
+            model.log.write(adaptation_log.delivered(delivery))
         model._start(plan if isinstance(plan, Plan) else None)
         return model
 
@@ -362,7 +362,7 @@ class AdaptiveModel:
                 self._answers.connect(asked)
             keeps_subnet = kinds == {"exits"} and "latency" in self.live.running
             self._exchange(found.plan, before=self._network.stop if keeps_subnet else self._stop_following)
-            self.log.write(log_events.chosen(found))
+            self.log.write(adaptation_log.chosen(found))
             self.live.offer(found)
             if keeps_subnet:
                 self._pool.follow()

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from device_sdk.errors import InfeasibleBudgetError, TransferError, UsageError
-from device_sdk.execution.class_prior import corrected
+from device_sdk.execution.loaded_segments import corrected
 from device_sdk.execution.plan_in_use import PlanInUse
-from device_sdk.logs import log_events
+from device_sdk.logs import adaptation_log
 from device_sdk.logs.adaptation_log import AdaptationLog
 from device_sdk.offload.remote_model import LogarithmicPool, RemoteModel
 from device_sdk.policies.chooser import Here, choose
@@ -57,7 +57,7 @@ class Choosing:
             return known
         profile = measure_profile(self._in_use.lend_workspace(), batch=batch, progress=progress)
         self._state.save_profile(profile)
-        self._log.write(log_events.profiled(profile))
+        self._log.write(adaptation_log.profiled(profile))
         return profile
 
     def kinds(self, consider: Collection[str] | None, goal: Goal, *, estimates: bool = False) -> frozenset[str]:
@@ -149,7 +149,7 @@ class Choosing:
         try:
             return choose(inputs, targets, goal, kinds, here, settings=settings, progress=progress), None
         except InfeasibleBudgetError as error:
-            self._log.write(log_events.infeasible(goal, error))
+            self._log.write(adaptation_log.infeasible(goal, error))
             raise
 
     def exits_for(self, subnet: Subnet, samples: Any, labels: Any, goal: Goal, settings: AdaptationSettings) -> Plan:

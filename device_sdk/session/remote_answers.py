@@ -13,8 +13,8 @@ import numpy.typing as npt
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.inputs import Inputs
 from device_sdk.errors import UsageError
-from device_sdk.execution.class_prior import corrected
 from device_sdk.execution.loaded_plan import LoadedPlan
+from device_sdk.execution.loaded_segments import corrected
 from device_sdk.execution.outcome import AFTER_FAILURE, AT_END, AT_SERVER, Outcome
 from device_sdk.logs.adaptation_log import AdaptationLog, Escalating, Splitting
 from device_sdk.offload.escalation import Escalator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 
 from device_sdk.errors import SignatureError, UnsupportedFormatError
-from device_sdk.files.untrusted_json import decode_json
+from device_sdk.files.atomic import decode_json
 from device_sdk.signing import signatures
 
 if TYPE_CHECKING:

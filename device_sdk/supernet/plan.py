@@ -13,6 +13,8 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
+from device_sdk.errors import UsageError
+from device_sdk.files.atomic import decode_json
 from device_sdk.supernet.deciders.logistic import Logistic as Logistic
 from device_sdk.supernet.deciders.port import Entropy as Entropy
 from device_sdk.supernet.deciders.port import Margin as Margin
@@ -282,3 +284,27 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="f
             asks = "ask early" if self.asks_early else "ask"
             words.append(asks if isinstance(self.hard, Ask) else "abstain")
         return " + ".join(words) or "subnet"
+
+
+_NEWER = "it was written by another version of Pathweave: adapt again, or take the SDK that wrote it"
+
+
+def encode_plan(plan: Plan) -> bytes:
+    """``plan`` as JSON in UTF-8, every field written out."""
+    return msgspec.json.encode(plan)
+
+
+def decode_plan(data: bytes) -> Plan:
+    """The plan that ``data`` holds. Whether a bundle has such a plan, ``Supernet.check_plan`` says.
+
+    Raises:
+        UsageError: not JSON, not a plan, of another format, or of an unknown kind.
+    """
+    try:
+        found = decode_json(data, dict[str, object])
+        if found.get("format") != PLAN_FORMAT:
+            said = f"format {found['format']}" if "format" in found else "the first format"
+            raise UsageError(f"this is a plan of {said}, not of format {PLAN_FORMAT}", hint=_NEWER)
+        return decode_json(data, Plan)
+    except ValueError as error:
+        raise UsageError(f"this is no plan: {error}", hint=_NEWER) from error

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from device_sdk.errors import RefusedError, TransferError, UsageError
-from device_sdk.files.untrusted_json import decode_json
+from device_sdk.files.atomic import decode_json
 
 Clock = Callable[[], float]  # seconds, monotonic
 

@@ -23,8 +23,7 @@ from device_sdk.errors import UsageError
 from device_sdk.files.atomic import write_atomically
 from device_sdk.offload.remote_model import IMAGES, LogarithmicPool
 from device_sdk.progress import Progress, SilentProgress
-from device_sdk.supernet.plan import Ask, Plan, RemoteRef, Router, Subnet
-from device_sdk.supernet.plan_json import encode_plan
+from device_sdk.supernet.plan import Ask, Plan, RemoteRef, Router, Subnet, encode_plan
 from packager.data.batches import BatchSource
 from packager.errors import PackagingError
 from packager.hybrid.alternating import AlternatingTrainer, Turn, tensors_of

@@ -21,7 +21,7 @@ from device_sdk.data.class_names import ClassNames, require_distinct
 from device_sdk.data.datasets import ImageDataset, as_positions
 from device_sdk.data.preprocessing import prepare
 from device_sdk.errors import DataError, UsageError
-from device_sdk.files.untrusted_json import decode_json
+from device_sdk.files.atomic import decode_json
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.supernet.blocks import IDENTIFIER

@@ -11,8 +11,7 @@ from flask import Blueprint, Response, jsonify, request
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.execution.workspace import Workspace
-from device_sdk.files.atomic import write_atomically
-from device_sdk.files.untrusted_json import decode_json
+from device_sdk.files.atomic import decode_json, write_atomically
 from device_sdk.profiling.profile import Profile, profile
 from device_sdk.profiling.timing import Patience
 from device_sdk.progress import SilentProgress

@@ -29,8 +29,7 @@ from device_sdk.runtimes.port import Array
 from device_sdk.supernet.blocks import Block, CutPoint, Exit, Golden, Rendition, TensorSpec
 from device_sdk.supernet.cost import CostModel, EdgeCost, Power, Uplink
 from device_sdk.supernet.goal import Requirement
-from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Edge, ExitChoice, RemoteRef, Subnet
-from device_sdk.supernet.plan_json import encode_plan
+from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Edge, ExitChoice, RemoteRef, Subnet, encode_plan
 from device_sdk.supernet.supernet import Supernet
 
 Json = dict[str, Any]

@@ -59,9 +59,9 @@ from device_sdk.supernet.plan import (
     Router,
     Split,
     Subnet,
+    encode_plan,
     size_text,
 )
-from device_sdk.supernet.plan_json import encode_plan
 from device_sdk.supernet.supernet import Supernet
 
 SEEDS = (0, 1, 42, 1234567, 2**64 - 1)

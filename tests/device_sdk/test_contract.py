@@ -28,7 +28,7 @@ from device_sdk.errors import (
 from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
-from device_sdk.files.untrusted_json import decode_json
+from device_sdk.files.atomic import decode_json
 from device_sdk.fragments.composition import Stretch, compose
 from device_sdk.fragments.operators import ELEMENT_BYTES, OPERATORS
 from device_sdk.offload.packing import Activations, pack, unpack
@@ -44,8 +44,7 @@ from device_sdk.supernet.paths import (
     sample_uniformly,
     subnet_count,
 )
-from device_sdk.supernet.plan import Decider, Edge, ExitChoice, Plan, Subnet, size_text
-from device_sdk.supernet.plan_json import decode_plan, encode_plan
+from device_sdk.supernet.plan import Decider, Edge, ExitChoice, Plan, Subnet, decode_plan, encode_plan, size_text
 from device_sdk.supernet.supernet import Supernet
 from tests.contract.agreement import differences_from_frozen
 

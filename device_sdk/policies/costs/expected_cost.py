@@ -1,4 +1,4 @@
-"""Evidence, and the one function that judges a plan by it."""
+"""The one function that judges every plan."""
 
 from __future__ import annotations
 

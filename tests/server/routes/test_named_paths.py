@@ -24,8 +24,7 @@ from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import SERVER
 from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.paths import enumerate_subnets
-from device_sdk.supernet.plan import Ask, Entropy, Plan, RemoteRef
-from device_sdk.supernet.plan_json import encode_plan
+from device_sdk.supernet.plan import Ask, Entropy, Plan, RemoteRef, encode_plan
 
 ALL_HARD = Entropy(-1.0)
 

@@ -1,4 +1,4 @@
-/** Logits corrected by the mix of classes on this device. Mirrors device_sdk/execution/class_prior.py. */
+/** Logits corrected by the mix of classes on this device. Mirrors device_sdk/execution/loaded_segments.py. */
 package pathweave.sdk.execution
 
 import pathweave.sdk.numerics.Tensor

@@ -4,7 +4,7 @@
  * Predictions are off by several percent, and by more where the profile was measured on a busy device. The ratio to the
  * full model, from calls in turns, bears load and drift; so a candidate's latency in quiet is its ratio times the full
  * model's latency in quiet. A candidate is taken, or ruled out, by the probability that it keeps the budget, never
- * because of one slow measurement. Mirrors device_sdk/policies/confirmation.py.
+ * because of one slow measurement. Mirrors device_sdk/policies/subnet_search.py.
  */
 package pathweave.sdk.policies
 

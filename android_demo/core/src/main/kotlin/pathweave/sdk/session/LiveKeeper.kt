@@ -1,6 +1,6 @@
 /**
  * What `AdaptiveModel` keeps for live update: the pool, the private samples if it may, and the thread. Mirrors
- * device_sdk/session/live_keeper.py.
+ * device_sdk/session/live.py.
  */
 package pathweave.sdk.session
 

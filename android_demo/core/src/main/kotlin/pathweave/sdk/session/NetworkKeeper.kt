@@ -1,6 +1,6 @@
 /**
  * What `AdaptiveModel` keeps to follow the network: the estimate and the thread. Mirrors
- * device_sdk/session/live_keeper.py.
+ * device_sdk/session/live.py.
  */
 package pathweave.sdk.session
 
