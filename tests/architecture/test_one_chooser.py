@@ -15,7 +15,6 @@ CALLERS = {
     },
     r"\bPlanner\(": {"device_sdk/policies/evidence_gathering.py"},
     r"\bConfirmation\(": {"device_sdk/policies/subnet_search.py"},
-    r"\bchoose\(": {"device_sdk/session/choosing.py"},
     r"\bsearch_subnets\(": {"device_sdk/policies/chooser.py"},
 }
 
