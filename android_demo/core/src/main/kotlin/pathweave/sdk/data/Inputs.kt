@@ -11,6 +11,9 @@ public interface Inputs {
     /** Number of samples. */
     public val count: Int
 
+    /** Whether a model that runs at this size can be called with samples like these. */
+    public fun has(inputSize: ImageSize?): Boolean = true
+
     /** The samples at [positions] as [count, *input], at an input size (null: the model's own). */
     public fun take(positions: List<Int>, inputSize: ImageSize?): Tensor
 }
@@ -18,6 +21,7 @@ public interface Inputs {
 /** Only the samples at [kept], in that order. */
 internal class SomeInputs(private val all: Inputs, private val kept: List<Int>) : Inputs {
     override val count: Int get() = kept.size
+    override fun has(inputSize: ImageSize?): Boolean = all.has(inputSize)
     override fun take(positions: List<Int>, inputSize: ImageSize?): Tensor =
         all.take(positions.map(kept::get), inputSize)
 }
@@ -46,10 +50,10 @@ private const val KEPT_BYTES = 100_000_000L // of resized pixels
 /**
  * Raw images of any sizes, which stay 8-bit pixels until their batch is taken; resized ones are kept up to 100 MB.
  *
- * Where the preprocessing does not resize, there are none for other input sizes ([pathweave.sdk.InputError]).
+ * Where the preprocessing does not resize, the model cannot be called at other sizes; a search resizes what is prepared.
  */
 internal class RawInputs(
-    private val images: List<Image>,
+    val images: List<Image>,
     private val preprocessing: Preprocessing,
     private val shape: List<Int>,
 ) : Inputs {
@@ -58,7 +62,10 @@ internal class RawInputs(
 
     override val count: Int get() = images.size
 
+    override fun has(inputSize: ImageSize?): Boolean = inputSize == null || preprocessing.resize != null
+
     override fun take(positions: List<Int>, inputSize: ImageSize?): Tensor {
+        if (!has(inputSize)) return PreparedInputs(take(positions, null)).take(positions.indices.toList(), inputSize)
         val (channels, height, width) = shape
         val size = inputSize ?: ImageSize(height, width)
         return prepare(positions.map { pixels(it, size) }, preprocessing, listOf(channels, size.height, size.width))

@@ -3,7 +3,7 @@ package pathweave.sdk.live
 
 import kotlin.math.pow
 import pathweave.sdk.UsageError
-import pathweave.sdk.policies.Adaptation
+import pathweave.sdk.policies.Found
 import pathweave.sdk.search.BY_EDGES
 import pathweave.sdk.search.BY_EXPECTED_ACCURACY
 import pathweave.sdk.search.Candidate
@@ -53,21 +53,21 @@ public data class PlanPool(
  * A candidate that was expected to fit, is more accurate and was not chosen measured too slow: it counts as a little
  * over the budget, for better times. The pool counts in medians: a budget at another percentile is converted.
  *
- * @throws UsageError there is no latency budget to keep.
+ * Null without a latency to keep, or where nothing of a search was measured. Of a plan with exits, the subnet alone counts.
  */
-public fun poolOf(adaptation: Adaptation, more: List<Candidate> = emptyList()): PlanPool {
-    val wantedMs = adaptation.budget.latencyMs
-        ?: throw UsageError("live update keeps a latency budget, and there is none", "set Budget(latencyMs = …)")
-    val limitMs = wantedMs * adaptation.medianMs / adaptation.measuredMs
-    val budget = adaptation.budget.copy(latencyMs = limitMs, percentile = Budget.MEDIAN)
-    val correction = adaptation.medianMs / adaptation.predictedMs
-    val found = adaptation.pool.first { it.subnet == adaptation.subnet }
+public fun poolOf(adaptation: Found, more: List<Candidate> = emptyList()): PlanPool? {
+    val (wantedMs, measured) = (adaptation.goal.latencyMs ?: return null) to (adaptation.measured ?: return null)
+    val found = adaptation.pool.find { it.subnet == adaptation.plan.subnet } ?: return null
+    val medianMs = measured.withoutExitsMs ?: measured.medianMs
+    val limitMs = wantedMs * medianMs / measured.latencyMs
+    val budget = adaptation.goal.budget.copy(latencyMs = limitMs, percentile = Budget.MEDIAN)
+    val correction = medianMs / found.cost.latencyMs
     val overMs = OUT_OF_BUDGET * limitMs / correction
     val others = (adaptation.pool + more).filter { it.subnet != found.subnet }.map { one ->
         val better = BY_EXPECTED_ACCURACY.compare(one, found) < 0 && budget.fitsMemory(one.cost.peakBytes)
         if (better && one.cost.latencyMs < overMs) one.at(overMs) else one
     }
-    return PlanPool(budget, found.subnet, listOf(found.at(adaptation.medianMs)), correction).withMore(others)
+    return PlanPool(budget, found.subnet, listOf(found.at(medianMs)), correction).withMore(others)
 }
 
 /** Those than which none is as quick, as small and as accurate, by latency (AdaptiveNet §5.3). */

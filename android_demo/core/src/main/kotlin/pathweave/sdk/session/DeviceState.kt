@@ -25,8 +25,9 @@ import pathweave.sdk.live.poolOf
 import pathweave.sdk.logs.AdaptationLog
 import pathweave.sdk.logs.adapted
 import pathweave.sdk.logs.opened
+import pathweave.sdk.logs.planChosen
 import pathweave.sdk.logs.profiled
-import pathweave.sdk.policies.Adaptation
+import pathweave.sdk.policies.Found
 import pathweave.sdk.policies.planning.FRONT_FORMAT
 import pathweave.sdk.policies.planning.PlanFront
 import pathweave.sdk.policies.planning.decodeFront
@@ -95,7 +96,7 @@ internal class DeviceState(folder: File, private var bundle: Bundle, private val
     val folder = bundleFolder(folder, bundle.manifest.name, bundle.digest)
 
     /** Every decision about the plan, whatever the bundle runs on. */
-    val log = AdaptationLog(logPath(folder, bundle), bundle.digest, runtime.identity)
+    val log = AdaptationLog(logPath(folder, bundle), bundle.digest, runtime.identity) { deviceId(folder) }
 
     private val key =
         sha256("${currentConditions().device}|${runtime.identity}".toByteArray()).take(KEY_DIGITS)
@@ -157,10 +158,10 @@ internal class DeviceState(folder: File, private var bundle: Bundle, private val
     /** Keep a plan pool. */
     fun savePool(pool: PlanPool): Unit = save("pool-$POOL_FORMAT", encodePool(pool))
 
-    /** Keep the pool of an adaptation to a latency budget, and log it. */
-    fun remember(adaptation: Adaptation) {
-        if (adaptation.budget.latencyMs != null) savePool(poolOf(adaptation))
-        log.write(adapted(adaptation))
+    /** Keep the pool of an adaptation to a latency, and log it; [searched]: among subnets. */
+    fun remember(found: Found, searched: Boolean) {
+        poolOf(found)?.let(::savePool)
+        log.write(if (searched && found.measured != null) adapted(found) else planChosen(found))
     }
 
     /** The plans for other networks that the last planning left, without those that this bundle does not have. */

@@ -13,7 +13,7 @@ import pathweave.sdk.live.LiveUpdate
 import pathweave.sdk.live.PlanPool
 import pathweave.sdk.live.PoolSearch
 import pathweave.sdk.live.poolOf
-import pathweave.sdk.policies.Adaptation
+import pathweave.sdk.policies.Found
 import pathweave.sdk.policies.AdaptationSettings
 import pathweave.sdk.policies.standInLabels
 import pathweave.sdk.profiling.Profile
@@ -52,27 +52,22 @@ internal class LiveKeeper(private val state: DeviceState?, private val inUse: Pl
             .sortedByDescending { it.expected ?: it.accuracy }.map { it.subnet }
 
     /**
-     * Keep the pool of an adaptation; [fill] it at all latencies, [keep] the samples to search again.
+     * Keep the pool of an adaptation; its settings say whether to fill it at all latencies, and to search again.
      *
      * Without a latency budget there is nothing to keep, and no pool.
      */
-    fun remember(
-        adaptation: Adaptation,
-        samples: PrivateSamples,
-        fill: Boolean,
-        keep: Boolean,
-        progress: SearchProgress,
-    ) {
+    fun remember(found: Found, samples: PrivateSamples, progress: SearchProgress) {
         forget()
-        if (adaptation.budget.latencyMs == null) return
-        synchronized(this) { pool = poolOf(adaptation) }
-        if (!fill && !keep) return
-        val search = poolSearch(samples, adaptation.plan.prior)
-        if (fill) {
-            val limitS = maxOf(FILL_LEAST_S, FILL_SHARE * adaptation.seconds)
-            remember(poolOf(adaptation, search.fill(adaptation.budget, limitS, progress)))
+        val own = poolOf(found) ?: return
+        synchronized(this) { pool = own }
+        val settings = samples.settings
+        if (!settings.fillPool && !settings.keepSamples) return
+        val search = poolSearch(samples, found.plan.prior)
+        if (settings.fillPool) {
+            val limitS = maxOf(FILL_LEAST_S, FILL_SHARE * found.seconds)
+            poolOf(found, search.fill(found.goal.budget, limitS, progress))?.let(::remember)
         }
-        if (keep) synchronized(this) { this.search = search }
+        if (settings.keepSamples) synchronized(this) { this.search = search }
     }
 
     private fun remember(pool: PlanPool) {
@@ -144,7 +139,7 @@ internal class LiveKeeper(private val state: DeviceState?, private val inUse: Pl
         }
         if (budget == null) return known
         if (budget.latencyMs == null) {
-            throw UsageError("live update keeps a latency budget, and there is none", "set Budget(latencyMs = …)")
+            throw UsageError("live update keeps a latency budget, and there is none", "set Goal(latencyMs = …)")
         }
         return known.copy(budget = budget)
     }

@@ -20,7 +20,7 @@ import pathweave.sdk.supernet.Uplink
 private const val SMALL_BYTES = 1L // a size beside that of an input: round trip and bandwidth both count
 
 /** Starts and stops following the network. */
-internal class NetworkKeeper(private val inUse: PlanInUse, private val remote: RemoteAnswers) : Closeable {
+internal class NetworkKeeper(private val inUse: PlanInUse, private val remote: Remote) : Closeable {
     private var follower: NetworkFollower? = null // guarded by this
 
     /** Whether the network is followed. */
@@ -35,7 +35,7 @@ internal class NetworkKeeper(private val inUse: PlanInUse, private val remote: R
      */
     fun start(front: PlanFront, settings: DriftSettings, exchanged: (Choice, Uplink?) -> Unit) {
         val usable = front.withOffers { remote.whyNot(it) == null }
-        if (!remote.isConnected || usable == null) {
+        if (remote.model == null || usable == null) {
             throw UsageError("there is no network to follow: no server is connected that the plans know")
         }
         val link = LinkEstimate(front.uplink)

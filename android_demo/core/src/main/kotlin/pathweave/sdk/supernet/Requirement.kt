@@ -4,6 +4,8 @@ package pathweave.sdk.supernet
 import kotlin.math.abs
 import pathweave.sdk.BudgetError
 
+private val FROM_ZERO = setOf("bytes_sent", "share_asked") // may be forbidden altogether
+
 /** What a [Requirement] optimises. As text `accuracy`, `latency_ms`, `energy_mj`, `bytes_sent`. */
 public enum class Optimised {
     ACCURACY,
@@ -35,6 +37,7 @@ public data class Requirement(
     val energyMj: Double? = null,
     val bytesSent: Double? = null,
     val peakBytes: Long? = null,
+    val shareAsked: Double? = null,
 ) {
     internal val limits: List<Limited> = listOfNotNull(
         accuracy?.let { limit -> Limited("accuracy", limit, true) { it.accuracy } },
@@ -44,6 +47,7 @@ public data class Requirement(
         energyMj?.let { limit -> Limited("energy_mj", limit, false) { it.energyMj } },
         bytesSent?.let { limit -> Limited("bytes_sent", limit, false) { it.bytesSent } },
         peakBytes?.let { limit -> Limited("peak_bytes", limit.toDouble(), false) { it.peakBytes.toDouble() } },
+        shareAsked?.let { limit -> Limited("share_asked", limit, false) { it.shareAsked } },
     )
 
     init {
@@ -52,7 +56,7 @@ public data class Requirement(
             if (one.isLeast && !(one.limit > 0 && one.limit <= 1)) {
                 throw BudgetError("the required ${one.name} is ${one.limit}; it must lie above 0 and be at most 1")
             }
-            if (!one.isLeast && !(one.limit > 0 || one.name == "bytes_sent" && one.limit == 0.0)) {
+            if (!one.isLeast && !(one.limit > 0 || one.name in FROM_ZERO && one.limit == 0.0)) {
                 throw BudgetError("the limit of ${one.name} is ${one.limit}; it must be above zero")
             }
         }

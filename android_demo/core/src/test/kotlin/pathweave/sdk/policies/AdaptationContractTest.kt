@@ -29,6 +29,9 @@ import pathweave.sdk.get
 import pathweave.sdk.int
 import pathweave.sdk.items
 import pathweave.sdk.numerics.argmax
+import pathweave.sdk.policies.costs.Answering
+import pathweave.sdk.policies.costs.Route
+import pathweave.sdk.policies.exits.withTimedExits
 import pathweave.sdk.profiling.fitLatency
 import pathweave.sdk.profiling.fitMemory
 import pathweave.sdk.runtimes.OnnxRuntime
@@ -42,8 +45,8 @@ import pathweave.sdk.session.encodeProfile
 import pathweave.sdk.size
 import pathweave.sdk.subnetOf
 import pathweave.sdk.supernet.Budget
-import pathweave.sdk.supernet.Hard
 import pathweave.sdk.supernet.ImageSize
+import pathweave.sdk.supernet.MB
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.enumerateSubnets
 import pathweave.sdk.text
@@ -126,25 +129,24 @@ class AdaptationContractTest {
 
     private fun calibrate(case: JsonElement) {
         fun number(name: String) = case[name].takeIf { it !is JsonNull }?.double
-        val settings = CalibrationSettings(
-            case["accuracy_drop"].double,
-            number("exit_memory_mb"),
-            case["escalated_share"].double,
-            useExits = case["use_exits"].text == "true",
-            confirm = false,
-            timedExits = case["timed_exits"].text == "true",
-        )
         val labels = Adaptations.labels.takeIf { case["labelled"].text == "true" }
-        val found = Calibrator(Workspace(Adaptations.bundle, OnnxRuntime()), profile, settings)
-            .calibrate(subnetOf(case["subnet"].text), Adaptations.inputs(), labels)
-        assertEquals(case["exits"].jsonObject.keys.toList(), found.plan.exits.map { it.exit })
-        for (one in found.plan.exits) assertEquals(case["exits"][one.exit].double, one.threshold, EXPECTED_TOLERANCE)
-        val threshold = (found.plan.hard as? Hard.Ask)?.decider?.threshold
-        assertEquals(number("hard_threshold") ?: -1.0, threshold ?: -1.0, EXPECTED_TOLERANCE)
-        val names = listOf("accuracy", "accuracy_without_exits", "share_early", "share_escalated")
+        val (costs, subnet) = profile.costModel() to subnetOf(case["subnet"].text)
+        val answering = Answering(Workspace(Adaptations.bundle, OnnxRuntime()), costs)
+        val answers = answering.answer(subnet, Adaptations.inputs(), labels, case["use_exits"].text == "true", batch = 64)
+        val placed = answering.placed(answers, number("exit_memory_mb")?.let { (it * MB).toLong() })
+        val exits = placed.map { answers.atExit(it, costs) }
+        val choices = answering.exitSets(answers, placed, listOf(case["accuracy_drop"].double)).firstOrNull().orEmpty()
+        val plan = Plan(subnet, choices).let { plan ->
+            if (case["timed_exits"].text == "true") withTimedExits(plan, exits.map { it.choice }) else plan
+        }
+        assertEquals(case["exits"].jsonObject.keys.toList(), plan.exits.map { it.exit })
+        for (one in plan.exits) assertEquals(case["exits"][one.exit].double, one.threshold, EXPECTED_TOLERANCE)
+        val taken = exits.filter { one -> plan.exits.any { it.exit == one.choice.exit } }
+        val route = Route(taken, plan.exits.map { it.threshold }, answers.rightAtEnd)
+        fun share(of: BooleanArray) = of.count { it }.toDouble() / answers.count
         assertEquals(
-            names.map { case[it].double },
-            listOf(found.accuracy, found.accuracyWithoutExits, found.shareEarly, found.shareEscalated),
+            listOf("accuracy", "accuracy_without_exits", "share_early").map { case[it].double },
+            listOf(share(route.right), answers.accuracyAtEnd, answers.count.let { (it - route.open.count { open -> open }).toDouble() / it }),
         )
     }
 

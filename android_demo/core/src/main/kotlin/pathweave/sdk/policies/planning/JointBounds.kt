@@ -44,7 +44,10 @@ internal class Rates(
                     requirement.accuracy?.let { 1.0 - it + SLACK } ?: Double.POSITIVE_INFINITY,
                     requirement.latencyMs ?: Double.POSITIVE_INFINITY,
                     requirement.energyMj ?: Double.POSITIVE_INFINITY,
-                    requirement.bytesSent ?: Double.POSITIVE_INFINITY,
+                    minOf(
+                        requirement.bytesSent ?: Double.POSITIVE_INFINITY,
+                        requirement.shareAsked?.let { it * call.sizeBytes } ?: Double.POSITIVE_INFINITY,
+                    ),
                 ),
                 perMs = doubleArrayOf(0.0, 1.0, power?.activeW ?: 0.0, 0.0),
                 perCall = doubleArrayOf(0.0, call.totalMs, callMj, call.sizeBytes.toDouble()),

@@ -1,6 +1,7 @@
 /** What plans are judged by: answers to private samples, and what is known of a server. Mirrors costs/evidence.py. Pure. */
 package pathweave.sdk.policies.planning
 
+import pathweave.sdk.execution.corrected
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.numerics.argmax
 import pathweave.sdk.offload.LogarithmicPool
@@ -8,6 +9,7 @@ import pathweave.sdk.policies.costs.AnswersEverywhere
 import pathweave.sdk.policies.costs.ExitSamples
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.ExitChoice
+import pathweave.sdk.supernet.Prior
 import pathweave.sdk.supernet.RemoteRef
 import pathweave.sdk.supernet.Uplink
 
@@ -36,6 +38,8 @@ internal class PathEvidence(
 internal class PlanEvidence(val labels: IntArray, val paths: List<PathEvidence>, val remote: RemoteEvidence?) {
     val count: Int get() = labels.size
 
+    fun withoutExits() = PlanEvidence(labels, paths.map { PathEvidence(it.answers, emptyList()) }, remote)
+
     fun right(logits: Tensor): BooleanArray =
         argmax(logits).let { found -> BooleanArray(count) { found[it] == labels[it] } }
 }
@@ -55,6 +59,9 @@ internal class RemoteEvidence(
 ) {
     /** The logits of hard samples once the server was asked; [own]: the device's. */
     fun asked(own: Tensor): Tensor = pool?.pooled(own, logits) ?: logits
+
+    /** The same with its logits corrected. */
+    fun under(prior: Prior?) = RemoteEvidence(server, corrected(logits, prior), uplink, inputBytes, answerMs, pool)
 
     /** The same for the samples at [positions]. */
     fun part(positions: List<Int>) = RemoteEvidence(server, logits.rows(positions), uplink, inputBytes, answerMs, pool)

@@ -12,6 +12,7 @@ import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Hard
+import pathweave.sdk.supernet.Kind
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.PlanCost
 import pathweave.sdk.supernet.Power
@@ -41,13 +42,17 @@ private class LocalPlan(
 internal class Nearest(val choice: Choice, val byKind: Map<String, Plan>)
 
 /** Chooses among all plans that [evidence] can judge. */
-internal class Planner(private val evidence: PlanEvidence, private val costs: CostModel) {
+internal class Planner(
+    private val evidence: PlanEvidence,
+    private val costs: CostModel,
+    private val kinds: Set<Kind> = Kind.entries.toSet(),
+) {
     private val remote = evidence.remote
     private val fitted = mutableMapOf<Pair<Subnet, Boolean>, List<Decider>>()
     private val local = evidence.paths.flatMap { path ->
         (listOf(emptyList<ExitChoice>()) + path.exitSets).map { prepared(path, it) }
     }
-    private val joint = remote?.let { server ->
+    private val joint = remote?.takeIf { Kind.ASK in kinds }?.let { server ->
         JointPlans(evidence, costs, local.filter { it.plan.exits.isEmpty() }.map { it.asking }, server)
     }
     private val here = mutableMapOf<Power?, List<Family>>()
@@ -115,7 +120,7 @@ internal class Planner(private val evidence: PlanEvidence, private val costs: Co
 
     /** Plans that need no server, kept for all networks. */
     private fun familiesHere(power: Power?): List<Family> = local.flatMap { one ->
-        val abstaining = if (one.abstaining.isEmpty()) null else abstaining(one.plan, Sweep(one.abstaining), power)
+        val abstaining = if (one.abstaining.isEmpty() || Kind.ABSTAIN !in kinds) null else abstaining(one.plan, Sweep(one.abstaining), power)
         listOfNotNull(Family(one.plan.kind, Costs.of(one.route.cost(power))) { _ -> one.plan }, abstaining)
     }
 
@@ -125,7 +130,7 @@ internal class Planner(private val evidence: PlanEvidence, private val costs: Co
     }
 
     private fun asking(one: LocalPlan, uplink: Uplink?, power: Power?): List<Family> {
-        if (remote == null || one.asking.isEmpty()) return emptyList()
+        if (remote == null || one.asking.isEmpty() || Kind.ASK !in kinds) return emptyList()
         val sweep = Sweep(one.asking)
         fun at(number: Int) = one.plan.copy(hard = Hard.Ask(sweep.decider(number), remote.server))
         val asking = Asking(evidence.right(remote.asked(one.route.logits)), remote.call(uplink))
@@ -134,12 +139,14 @@ internal class Planner(private val evidence: PlanEvidence, private val costs: Co
 
     /** The server's model answers everything, or everything that it is sure of; the subnet is the fallback. */
     private fun whole(one: LocalPlan, uplink: Uplink?, power: Power?): List<Family> {
-        if (remote == null || one.plan.exits.isNotEmpty() || one.plan.inputSize != null) return emptyList()
+        if (remote == null || Kind.ASK !in kinds) return emptyList()
+        if (one.plan.exits.isNotEmpty() || one.plan.inputSize != null) return emptyList()
         val plan = one.plan.copy(split = Split(0, emptyList(), emptyList(), remote.server))
         val route = SampleRoute(plan, one.path, evidence, costs, uplink)
         val ranked = ofServer ?: rankings(route, UNFITTED).also { ofServer = it }
         val sweep = Sweep(ranked, route)
-        return listOf(Family(plan.kind, Costs.of(route.cost(power))) { _ -> plan }, abstaining(plan, sweep, power))
+        val certain = Family(plan.kind, Costs.of(route.cost(power))) { _ -> plan }
+        return listOfNotNull(certain, abstaining(plan, sweep, power).takeIf { Kind.ABSTAIN in kinds })
     }
 }
 

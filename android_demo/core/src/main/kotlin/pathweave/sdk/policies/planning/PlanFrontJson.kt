@@ -66,6 +66,7 @@ private fun json(requirement: Requirement) = jsonOf(
     "energy_mj" to json(requirement.energyMj),
     "bytes_sent" to json(requirement.bytesSent),
     "peak_bytes" to JsonPrimitive(requirement.peakBytes),
+    "share_asked" to json(requirement.shareAsked),
 )
 
 private fun json(power: Power) = jsonOf(
@@ -106,6 +107,7 @@ private fun requirement(place: JsonPlace) = Requirement(
     energyMj = place.nullable("energy_mj")?.number(),
     bytesSent = place.nullable("bytes_sent")?.number(),
     peakBytes = place.nullable("peak_bytes")?.whole(),
+    shareAsked = place.nullable("share_asked")?.number(),
 )
 
 private fun power(place: JsonPlace) = Power(

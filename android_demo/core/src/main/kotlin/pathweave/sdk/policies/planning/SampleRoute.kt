@@ -10,6 +10,7 @@ import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.numerics.percentile
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Decider
+import pathweave.sdk.supernet.ExitAtSize
 import pathweave.sdk.supernet.Hard
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.PlanCost
@@ -162,4 +163,9 @@ internal class SampleRoute(
     }
 
     private fun share(counts: (Int) -> Boolean) = (0 until count).count(counts).toDouble() / count
+}
+
+/** What the exits of [plan] take while they are loaded. */
+internal fun exitBytes(costs: CostModel, plan: Plan): Long = plan.exits.sumOf {
+    costs.exitCosts.getValue(ExitAtSize(it.exit, it.rendition, plan.inputSize)).residentBytes
 }

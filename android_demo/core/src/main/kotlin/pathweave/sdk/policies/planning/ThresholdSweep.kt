@@ -24,6 +24,7 @@ internal class Costs(
     val bytesSent: DoubleArray,
     val peakBytes: DoubleArray,
     val coverage: DoubleArray,
+    val shareAsked: DoubleArray,
 ) {
     val count: Int get() = accuracy.size
 
@@ -35,6 +36,7 @@ internal class Costs(
         "energy_mj" -> energyMj
         "bytes_sent" -> bytesSent
         "peak_bytes" -> peakBytes
+        "share_asked" -> shareAsked
         else -> coverage
     }
 
@@ -50,6 +52,7 @@ internal class Costs(
                 column(cost.bytesSent),
                 column(cost.peakBytes.toDouble()),
                 column(cost.coverage),
+                column(cost.shareAsked),
             )
         }
     }
@@ -135,6 +138,7 @@ internal class Sweep(private val rankings: List<Ranking>, private val route: Sam
             bytesSent = column { _, share -> sent + share * call.sizeBytes },
             peakBytes = column { _, _ -> route.peakBytes.toDouble() },
             coverage = column { _, share -> if (asking != null) 1.0 else 1.0 - share },
+            shareAsked = column { _, share -> if (asking != null) share else 0.0 },
         )
     }
 

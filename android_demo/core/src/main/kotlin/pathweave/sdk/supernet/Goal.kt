@@ -1,0 +1,125 @@
+/** The one statement of what is wanted of a plan: what to optimise, the limits, and the kinds to consider. */
+package pathweave.sdk.supernet
+
+import pathweave.sdk.BudgetError
+import pathweave.sdk.UsageError
+
+/** What may be considered. As text `subnets`, `exits` … */
+public enum class Kind {
+    /** Other subnets than the one in use. */
+    SUBNETS,
+
+    /** Early exits. */
+    EXITS,
+
+    /** Hard samples without an answer. */
+    ABSTAIN,
+
+    /** Hard samples, or all of them, sent to a server. */
+    ASK,
+
+    /** The rest of the path at a server. Python's alone. */
+    SPLIT,
+
+    /** A subnet here together with one at a server. Python's alone. */
+    HYBRID,
+    ;
+
+    override fun toString(): String = name.lowercase()
+}
+
+/**
+ * Optimise one quantity under limits on others. Expected values per sample, at batch 1.
+ *
+ * [latencyMs]: of the calls at [percentile] when nothing else runs, and of plans whose samples take several ways, the
+ * mean; or [latencyRatio]: of the full model's in the same circumstances. [callsPerSecond]: the application's pace;
+ * caches are colder between rare calls. [accuracy]: the least, of samples that are answered; [certainty]: kept for what
+ * Python's planner promises. [maxDrop]: accuracy that exits may lose instead. [coverage]: least share of samples that
+ * are answered; [shareAsked]: most that a server is asked about. [macs] and [storageMb]: of hybrids and splits, which
+ * Python plans. [memoryMb]: most memory, weights and working set.
+ *
+ * @throws BudgetError a limit makes no sense, or two contradict each other.
+ */
+public data class Goal(
+    val optimise: Optimised = Optimised.ACCURACY,
+    val latencyMs: Double? = null,
+    val latencyRatio: Double? = null,
+    val percentile: Double = Budget.MEDIAN,
+    val p95LatencyMs: Double? = null,
+    val callsPerSecond: Double? = null,
+    val accuracy: Double? = null,
+    val certainty: Double? = null,
+    val maxDrop: Double? = null,
+    val coverage: Double = 1.0,
+    val shareAsked: Double? = null,
+    val energyMj: Double? = null,
+    val bytesSent: Double? = null,
+    val macs: Double? = null,
+    val memoryMb: Double? = null,
+    val storageMb: Double? = null,
+) {
+    init {
+        val shares = listOf("maxDrop" to maxDrop, "coverage" to coverage, "shareAsked" to shareAsked)
+        for ((name, share) in shares) {
+            if (share != null && share !in 0.0..1.0) {
+                throw BudgetError("the goal's $name is $share; it must lie between 0 and 1")
+            }
+        }
+        for ((name, limit) in listOf("macs" to macs, "storageMb" to storageMb, "memoryMb" to memoryMb)) {
+            if (limit != null && !(limit > 0)) throw BudgetError("the goal's $name is $limit; it must be above zero")
+        }
+        if (accuracy != null && maxDrop != null) {
+            throw BudgetError("the goal has accuracy and maxDrop; one of them is enough")
+        }
+        budget // these refuse the rest
+        requirement()
+    }
+
+    /** Whether there is a latency limit of either kind. */
+    public val limitsLatency: Boolean get() = latencyMs != null || latencyRatio != null
+
+    /** Whether the most accurate plan within a latency and a memory is wanted, and nothing else is limited. */
+    internal val isBudget: Boolean
+        get() = optimise == Optimised.ACCURACY &&
+            listOf(accuracy, maxDrop, p95LatencyMs, energyMj, bytesSent, shareAsked, macs).all { it == null } &&
+            (limitsLatency || memoryMb != null)
+
+    /** The limits that a single subnet has to keep; without any, an infinite latency. */
+    internal val budget: Budget
+        get() = Budget(
+            latencyMs ?: Double.POSITIVE_INFINITY.takeIf { latencyRatio == null && memoryMb == null },
+            memoryMb,
+            latencyRatio,
+            percentile,
+            callsPerSecond,
+        )
+
+    /** The limits on expected costs; [leastAccuracy]: what [maxDrop] comes to. */
+    internal fun requirement(leastAccuracy: Double? = null) = Requirement(
+        optimise,
+        leastAccuracy?.takeIf { it > 0 } ?: accuracy,
+        certainty,
+        coverage.takeIf { it > 0 },
+        latencyMs,
+        p95LatencyMs,
+        energyMj,
+        bytesSent,
+        memoryMb?.let { Math.round(it * MB) },
+        shareAsked,
+    )
+
+    /** The same with its latency in milliseconds, where the full model takes [fullMs]. */
+    internal fun resolved(fullMs: Double): Goal =
+        if (latencyRatio == null) this else copy(latencyMs = latencyRatio * fullMs, latencyRatio = null)
+}
+
+/**
+ * The kinds to consider: those [named], or by default subnets and what the [goal] and the connected [servers] allow.
+ *
+ * @throws UsageError none is named.
+ */
+internal fun considered(named: Set<Kind>?, goal: Goal, servers: Set<Kind>): Set<Kind> {
+    if (named == null) return setOf(Kind.SUBNETS) + (if (goal.coverage < 1) setOf(Kind.ABSTAIN) else emptySet()) + servers
+    if (named.isEmpty()) throw UsageError("no kind of plan may be considered", "known: ${Kind.entries.joinToString(", ")}")
+    return named
+}
