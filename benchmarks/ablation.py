@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.peers import load_samples
 from benchmarks.support.variants import Curve, curves
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {"both_over_best_single_points": Target(minimum=0.0)}
 BUDGETS, QUICK_BUDGETS = 6, 2  # of latency, as many as the figure has ranges

@@ -7,13 +7,13 @@ from itertools import product
 
 import numpy as np
 
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.bundles import adapted_bundle
 from benchmarks.support.peers import load_samples
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.offload.packing import Activations, pack, packet_bytes, unpack
 from device_sdk.profiling.timing import measure_interleaved
 from device_sdk.runtimes import make_runtime
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 BITS = (2, 4, 8)
 TARGETS = {f"mb_s_{bits}": Target(minimum=1000) for bits in BITS}

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target, package_folder
 from benchmarks.support.bundles import adapted_bundle
 from benchmarks.support.reference_bundles import load_part
 from device_sdk.errors import UsageError
@@ -20,7 +21,6 @@ from device_sdk.policies.adaptation import AdaptationSettings
 from device_sdk.search.port import best_within
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.cost import Budget
-from pathweave.bench import BenchOptions, BenchOutcome, Target, package_folder
 
 TARGETS = {
     "adapt_seconds_over_python": Target(maximum=1.2),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.reference_bundles import BATCH, load_part, package_pretrained
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.datasets import ImageDataset
@@ -19,7 +20,6 @@ from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.samples import SampleChecker
 from device_sdk.supernet.plan import Edge
 from packager.renditions.low_bit import BITS, pack_weights
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {
     "w2_gain_points": Target(minimum=20.0),

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 from packaging.requirements import Requirement
 
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target, package_folder
 from benchmarks.support.bundles import adapted_bundle
 from benchmarks.support.reference_bundles import load_part
 from device_sdk.data.preprocessing import prepare
 from device_sdk.fragments.composition import compose
 from device_sdk.profiling.timing import Latency, measure_interleaved
 from device_sdk.session.adaptive_model import AdaptiveModel
-from pathweave.bench import BenchOptions, BenchOutcome, Target, package_folder
 
 TARGETS = {"call_over_raw": Target(maximum=1.05), "import_seconds": Target(maximum=0.5)}
 ROUNDS, QUICK_ROUNDS = 400, 40

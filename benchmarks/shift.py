@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.real_size import data as real_size
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.reference_bundles import package_pretrained
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.datasets import load_dataset
@@ -19,7 +20,6 @@ from device_sdk.policies.class_mix import find_prior, fit_temperature
 from device_sdk.profiling.timing import measure_interleaved
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.plan import Plan, Prior
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {
     "prior_gain_01_low_points": Target(minimum=5.0),

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.bundles import plain_bundle
 from device_sdk.session.adaptive_model import AdaptiveModel
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {"idle_core_share": Target(maximum=0.03)}
 CALLS_PER_S = 15

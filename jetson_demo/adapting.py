@@ -8,15 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.data.datasets import load_dataset, split
-from device_sdk.policies.adaptation import Adaptation
-from device_sdk.policies.calibration import Calibration
-from device_sdk.policies.planning.plan_choice import Planned
 from device_sdk.progress import Progress
 from jetson_demo.frames import FrameSource, Note
-from pathweave import AdaptiveModel, Budget, Requirement
+from pathweave import AdaptationSettings, AdaptiveModel, Found, Goal
 
 UNLABELLED_IMAGES = 128  # of the source
 LABELLED_IMAGES = 400  # of a reference
+_DROP = 0.005  # accuracy that exits may cost
+_LEAST_COVERAGE = 0.0  # a plan may abstain from any share
 _CALIBRATION_SHARE = 0.3  # of the labelled images; of the unlabelled ones every second
 
 
@@ -30,46 +29,45 @@ class Samples:
 
 @dataclass(frozen=True)
 class Fitted:
-    """The results. Without images left over there is neither a calibration nor a plan of the planner."""
+    """The subnet that was found, and the plan of any kind that was chosen then; None without images left over."""
 
-    adaptation: Adaptation
-    calibration: Calibration | None
-    planned: Planned | None
+    subnet: Found
+    plan: Found | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """The goal: a budget.
+    """The goal of the subnet: a latency, a memory or both.
 
-    ``least_accuracy``: the planner then chooses the fastest plan of any kind that has it.
-    ``live``: keep the budget while the device becomes slower and faster.
+    ``least_accuracy``: the fastest plan of any kind that has it is chosen then.
+    ``live``: keep the latency while the device becomes slower and faster.
     """
 
-    budget: Budget
+    goal: Goal
     least_accuracy: float | None = None
     live: bool = False
 
-    @property
-    def requirement(self) -> Requirement | None:
-        """For the planner; None where the search decides alone."""
-        if self.least_accuracy is None:
-            return None
-        return Requirement(optimise="latency_ms", accuracy=self.least_accuracy)
-
 
 def fit(model: AdaptiveModel, to_adapt: Samples, to_calibrate: Samples, wish: Wish, *, progress: Progress) -> Fitted:
-    """Adapt the model, then set its exits, or plan, on images that the search did not see.
+    """Find a subnet, then on other images its exits, or the fastest plan that is accurate enough.
 
     Raises:
-        BudgetError: no subnet fits, no plan keeps the requirement, or the budget is invalid.
+        BudgetError: no plan keeps a goal.
     """
-    adaptation = model.adapt(to_adapt.images, to_adapt.labels, wish.budget, live=wish.live, progress=progress)
+    settings = AdaptationSettings(fill_pool=wish.live)
+    found = model.adapt(to_adapt.images, wish.goal, labels=to_adapt.labels, settings=settings, progress=progress)
+    if wish.live:
+        model.live.start("latency")
     if not len(to_calibrate.images):
-        return Fitted(adaptation, None, None)
-    if wish.requirement is not None:
-        planned = model.plan_for(to_calibrate.images, to_calibrate.labels, wish.requirement, progress=progress)
-        return Fitted(adaptation, None, planned)
-    return Fitted(adaptation, model.calibrate(to_calibrate.images, to_calibrate.labels, progress=progress), None)
+        return Fitted(found, None)
+    goal, kinds = Goal(optimise="latency_ms", max_drop=_DROP), {"exits"}
+    if wish.least_accuracy is not None:
+        goal = Goal(optimise="latency_ms", accuracy=wish.least_accuracy, coverage=_LEAST_COVERAGE)
+        kinds = {"subnets", "abstain", "exits"}
+    if not model.exits.held:
+        kinds -= {"exits"}
+    chosen = model.adapt(to_calibrate.images, goal, kinds, to_calibrate.labels, progress=progress) if kinds else None
+    return Fitted(found, chosen)
 
 
 def labelled_samples(model: AdaptiveModel, reference: str, *, progress: Progress) -> tuple[Samples, Samples]:

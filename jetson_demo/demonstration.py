@@ -14,7 +14,7 @@ import click
 from device_sdk.commands.command_line import progress
 from device_sdk.commands.command_options import ChosenTrust
 from device_sdk.energy import EnergyMeter
-from device_sdk.policies.planning.plan_choice import Planned
+from device_sdk.policies.found import Measured
 from jetson_demo.adapting import Fitted, Samples, Wish, fit, labelled_samples, unlabelled_samples
 from jetson_demo.board import Board, BoardWatch, Change, Tegrastats, read_board
 from jetson_demo.events import RunEvents
@@ -23,7 +23,7 @@ from jetson_demo.frames import Frame, FrameSource
 from jetson_demo.plan_drawing import PlanOutline
 from jetson_demo.running import run_frames, stop_on_interrupt
 from jetson_demo.terminal_view import Snapshot, View, make_view
-from pathweave import AdaptiveModel, Answer, Budget
+from pathweave import AdaptiveModel, Answer, Found, Goal
 from pathweave.errors import BudgetError
 
 DEFAULT_RATIO = 0.6
@@ -90,21 +90,21 @@ class Fitting:
         shown = progress(self.options.as_json)
         self.model.profile(again=profile_again, progress=shown)
         wish = Wish(
-            budget=self._budget(),
+            goal=self._goal(),
             least_accuracy=self.options.accuracy,
             live=self.options.live,
         )
         self.fitted = fit(self.model, self.to_adapt, self.to_calibrate, wish, progress=shown)
 
-    def _budget(self) -> Budget:
-        """The user's budget; a share is of the full model as it was first measured: the user's clock stays."""
+    def _goal(self) -> Goal:
+        """The user's latency and memory; a share is of the full model as it was first measured: the clock stays."""
         options, memory_mb = self.options, self.options.memory_mb
-        first = None if self.fitted is None else self.fitted.adaptation.budget.latency_ms
+        first = None if self.fitted is None else self.fitted.subnet.goal.latency_ms
         latency_ms = first if options.latency_ms is None else options.latency_ms
         if latency_ms is not None:
-            return Budget(latency_ms=latency_ms, memory_mb=memory_mb)
+            return Goal(latency_ms=latency_ms, memory_mb=memory_mb)
         ratio = DEFAULT_RATIO if options.latency_ratio is None else options.latency_ratio
-        return Budget(latency_ratio=ratio, memory_mb=memory_mb)
+        return Goal(latency_ratio=ratio, memory_mb=memory_mb)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +140,7 @@ class Run:
 
     def _follow(self, change: Change, view: View) -> None:
         """Plan again after a change of the board; heat is left to live update where that runs."""
-        if change.profile_again and self.model.watching:
+        if change.profile_again and "latency" in self.model.live.running:
             view.note(f"{change.text}; live update follows")
             return
         view.note(f"{change.text}; adapting again")
@@ -152,7 +152,7 @@ class Run:
         self.replanned.append(change.text)
 
     def _snapshot(self, frame: Frame, answer: Answer, board: str, *, wanted: int | None) -> Snapshot:
-        manifest, adaptation = self.model.bundle.manifest, self.fitting.latest.adaptation
+        manifest, found = self.model.bundle.manifest, self.fitting.latest.subnet
         return Snapshot(
             title=f"{manifest.name} version {manifest.version} on {self.provider}",
             image=frame.name,
@@ -166,8 +166,8 @@ class Run:
             board=board,
             latencies=self.figures.recent(),
             outline=PlanOutline.of(self.model.bundle.supernet, self.model.plan),
-            budget_ms=adaptation.budget.latency_ms,
-            measured_ms=adaptation.measured_ms,
+            budget_ms=found.goal.latency_ms,
+            measured_ms=_measured(found).latency_ms,
             sources=self.figures.sources,
             mj_per_frame=self.figures.mj_per_frame,
             mean_w=self.figures.mean_w,
@@ -178,7 +178,7 @@ class Run:
     def summary(self, options: Options) -> dict[str, Any]:
         """The JSON result. Latencies are of single prepared images."""
         fitted = self.fitting.latest
-        latencies, adaptation, plan = self.figures.overall(), fitted.adaptation, self.model.plan
+        latencies, measured, plan = self.figures.overall(), _measured(fitted.subnet), self.model.plan
         return {
             "frames": self.figures.frames,
             "skipped": len(self.source.skipped),
@@ -200,11 +200,11 @@ class Run:
                 "mean_w": self.figures.mean_w,
                 "source": self.meter.source,
             },
-            "budget_ms": adaptation.budget.latency_ms,
-            "measured_ms": adaptation.measured_ms,
-            "full_measured_ms": adaptation.full_measured_ms,
+            "budget_ms": fitted.subnet.goal.latency_ms,
+            "measured_ms": measured.latency_ms,
+            "full_measured_ms": measured.full_ms,
             "memory_mb": options.memory_mb,
-            "planned": None if fitted.planned is None else _planned(fitted.planned),
+            "planned": None if fitted.plan is None else _planned(fitted.plan),
         }
 
 
@@ -212,9 +212,14 @@ def _fewest(*counts: int | None) -> int | None:
     return min((count for count in counts if count is not None), default=None)
 
 
-def _planned(planned: Planned) -> dict[str, Any]:
+def _measured(found: Found) -> Measured:
+    assert found.measured is not None  # of a subnet within a latency or memory
+    return found.measured
+
+
+def _planned(found: Found) -> dict[str, Any]:
     """Lines on the chosen plan, and on the best of each kind with the limits that it misses."""
-    choice = planned.choice
+    choice = found.choice
     return {
         "kind": choice.kind,
         "considered": choice.considered,

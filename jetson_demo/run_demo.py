@@ -108,7 +108,7 @@ def demonstrate(options: Options) -> dict[str, Any]:
         closing.callback(source.close)
         if options.memory_mb is not None:
             model.memory_cap_bytes = round(options.memory_mb * MB)
-        events = RunEvents(model.log_path)
+        events = RunEvents(model.log.path)
         fitting = Fitting.of(model, source, options)
         fitting.fit_again(profile_again=options.again)
         run = Run(model, provider, source, fitting, meter, events)

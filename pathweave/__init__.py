@@ -7,7 +7,6 @@ the terms of which plans are made in ``pathweave.plan``.
 from __future__ import annotations
 
 import importlib
-import warnings
 from typing import TYPE_CHECKING
 
 from device_sdk import __version__
@@ -17,68 +16,81 @@ if TYPE_CHECKING:
     from device_sdk.live.elastic import ElasticSettings
     from device_sdk.live.switching import LiveSettings
     from device_sdk.offload.remote_model import RemoteModel
-    from device_sdk.policies.adaptation import AdaptationSettings
-    from device_sdk.policies.calibration import CalibrationSettings
+    from device_sdk.policies.found import Found
+    from device_sdk.policies.gathering import AdaptationSettings
     from device_sdk.session.adaptive_model import AdaptiveModel
     from device_sdk.session.answer import Answer
     from device_sdk.session.heads import plan_head
     from device_sdk.session.running import Running
-    from device_sdk.supernet.cost import Budget, Power, Uplink
+    from device_sdk.supernet.cost import Power, Uplink
+    from device_sdk.supernet.goal import Goal
     from device_sdk.supernet.plan import Plan
-    from device_sdk.supernet.requirement import Requirement
 
-__all__ = [
-    "AdaptationSettings",
-    "AdaptiveModel",
-    "Answer",
-    "Budget",
-    "CalibrationSettings",
-    "ElasticSettings",
-    "LiveSettings",
-    "PathweaveError",
-    "Plan",
-    "Power",
-    "RemoteModel",
-    "Requirement",
-    "Running",
-    "Uplink",
-    "__version__",
-    "plan_head",
-]
+    open = AdaptiveModel.open
 
 _HOME = {
-    "AdaptationSettings": "device_sdk.policies.adaptation",
+    "AdaptationSettings": "device_sdk.policies.gathering",
     "AdaptiveModel": "device_sdk.session.adaptive_model",
     "Answer": "device_sdk.session.answer",
-    "Budget": "device_sdk.supernet.cost",
-    "CalibrationSettings": "device_sdk.policies.calibration",
     "ElasticSettings": "device_sdk.live.elastic",
+    "Found": "device_sdk.policies.found",
+    "Goal": "device_sdk.supernet.goal",
     "LiveSettings": "device_sdk.live.switching",
     "PathweaveError": "device_sdk.errors",
     "Plan": "device_sdk.supernet.plan",
     "Power": "device_sdk.supernet.cost",
     "RemoteModel": "device_sdk.offload.remote_model",
-    "Requirement": "device_sdk.supernet.requirement",
     "Running": "device_sdk.session.running",
     "Uplink": "device_sdk.supernet.cost",
     "plan_head": "device_sdk.session.heads",
 }
 
+__all__ = [
+    "AdaptationSettings",
+    "AdaptiveModel",
+    "Answer",
+    "ElasticSettings",
+    "Found",
+    "Goal",
+    "LiveSettings",
+    "PathweaveError",
+    "Plan",
+    "Power",
+    "RemoteModel",
+    "Running",
+    "Uplink",
+    "__version__",
+    "open",
+    "plan_head",
+]
+
+_MOVED = {
+    "Budget": "pathweave.Goal",
+    "CalibrationSettings": "pathweave.Goal(max_drop=…)",
+    "Requirement": "pathweave.Goal",
+}
 _ROOMS = ("errors", "plan")  # of names that stood here before
 
 
 def __getattr__(name: str) -> object:
-    if name in _HOME:
+    if name == "open":
+        value = __getattr__("AdaptiveModel").open  # type: ignore[attr-defined]
+    elif name in _HOME:
         value = getattr(importlib.import_module(_HOME[name]), name)
-        globals()[name] = value
-        return value
+    else:
+        raise AttributeError(f"pathweave has no {name!r}{_now(name)}")
+    globals()[name] = value
+    return value
+
+
+def _now(name: str) -> str:
+    """The new place of a name that stood here before."""
+    if name in _MOVED:
+        return f": it is now {_MOVED[name]}"
     for room in _ROOMS if name[:1].isupper() else ():
-        found = getattr(importlib.import_module(f"pathweave.{room}"), name, None)
-        if found is not None:
-            new = f"from pathweave.{room} import {name}"
-            warnings.warn(f"pathweave.{name} will go with the next release: {new}", DeprecationWarning, stacklevel=2)
-            return found
-    raise AttributeError(f"module 'pathweave' has no attribute {name!r}")
+        if hasattr(importlib.import_module(f"pathweave.{room}"), name):
+            return f": from pathweave.{room} import {name}"
+    return ""
 
 
 def __dir__() -> list[str]:

@@ -4,34 +4,17 @@ from __future__ import annotations
 
 from flask import Flask
 
-from server.admission import Admission
-from server.authentication import ask_for_tokens
-from server.memory_budget import MemoryBudget
-from server.replies import answer_errors
-from server.routes.bundles import bundle_routes
-from server.routes.health import health_routes
-from server.routes.inference import inference_routes
-from server.routes.jobs import job_routes
-from server.routes.logs import log_routes
-from server.routes.page import page_routes
-from server.routes.placements import placement_routes
-from server.routes.split import split_routes
-from server.routes.tokens import token_routes
-from server.services import Services, make_services
-from server.serving import ADMIT_BODY
+from server.access.admission import Admission
+from server.access.authentication import ask_for_tokens
+from server.access.route import find_routes
+from server.http.memory_budget import MemoryBudget
+from server.http.replies import answer_errors
+from server.http.serving import ADMIT_BODY, LANE_OF, Lane
+from server.routes import bundles, health, inference, jobs, logs, page, placements, split, tokens
+from server.services import Services
 from server.settings import Settings
 
-ROUTES = (
-    bundle_routes,
-    inference_routes,
-    placement_routes,
-    split_routes,
-    log_routes,
-    job_routes,
-    token_routes,
-    page_routes,
-    health_routes,
-)
+ROUTES = (bundles, inference, placements, split, logs, jobs, tokens, page, health)
 
 
 def create_app(settings: Settings, *, services: Services | None = None) -> Flask:
@@ -42,11 +25,18 @@ def create_app(settings: Settings, *, services: Services | None = None) -> Flask
     Raises:
         StorageError: the data folder cannot be used.
     """
-    services = services or make_services(settings)
+    services = services or Services(settings)
     app = Flask(__name__, static_folder=None)
     app.extensions["pathweave"] = services
+    find_route = find_routes(app)
     app.extensions[ADMIT_BODY] = Admission(
-        services.gate, memory=MemoryBudget(settings.memory_bytes), uploads=MemoryBudget(settings.upload_bytes)
+        services.gate,
+        find_route,
+        memory=MemoryBudget(settings.memory_bytes),
+        uploads=MemoryBudget(settings.upload_bytes),
+    )
+    app.extensions[LANE_OF] = lambda method, path: (
+        Lane.OTHER if (found := find_route(method, path)) is None else found.lane
     )
     app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
     app.json.sort_keys = False  # type: ignore[attr-defined]
@@ -54,6 +44,6 @@ def create_app(settings: Settings, *, services: Services | None = None) -> Flask
     app.url_map.strict_slashes = False
     answer_errors(app)
     ask_for_tokens(app, services.gate, allowed_hosts=settings.allowed_hosts)
-    for routes in ROUTES:
-        app.register_blueprint(routes(services))
+    for kind in ROUTES:
+        app.register_blueprint(kind.routes(services))
     return app

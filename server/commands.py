@@ -1,10 +1,11 @@
-"""``pathweave serve``. ``pathweave token`` and ``pathweave jobs`` are in modules of their own."""
+"""``pathweave serve``."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,19 +15,25 @@ from device_sdk.commands.command_line import emit, json_option
 from device_sdk.errors import UsageError
 from device_sdk.extras import require
 from device_sdk.machine import usable_cores
-from server.token_commands import token
+from server.settings import MIB, Settings, default_data_folder
 
 if TYPE_CHECKING:
-    from server.serving import HttpServer
-    from server.settings import Settings
-
-__all__ = ["serve", "token"]
+    from server.http.serving import HttpServer
 
 _folder = click.Path(file_okay=False, path_type=Path)
 _file = click.Path(dir_okay=False, path_type=Path)
-_at_least_one = click.IntRange(min=1)
+_count = partial(click.option, type=click.IntRange(min=1), show_default=True)
 
 
+def _times(unit: float) -> Callable[[click.Context, click.Parameter, float | None], int | None]:
+    """A callback for an option in a unit of so many bytes."""
+    return lambda context, option, value: None if value is None else round(value * unit)
+
+
+_gigabytes = partial(click.option, type=float, show_default=True, callback=_times(1e9))
+
+
+# Options with the names of settings are passed on as they are.
 @click.command()
 @click.argument("folder", type=_folder)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -34,20 +41,27 @@ _at_least_one = click.IntRange(min=1)
 @click.option("--data", type=_folder, help="Folder for tokens, logs and jobs [default: .pathweave-server in FOLDER].")
 @click.option("--token", envvar="PATHWEAVE_TOKEN", help="Require this token [$PATHWEAVE_TOKEN].")
 @click.option("--allow-anyone", is_flag=True, help="Listen beyond this machine without requiring a token.")
-@click.option("--allow-host", multiple=True, help="A name of this server, if no token is required. Repeatable.")
-@click.option("--threads", type=_at_least_one, help="Threads per inference [default: one per core that it may use].")
-@click.option("--queue", type=_at_least_one, default=32, show_default=True, help="Maximum concurrent infer requests.")
-@click.option("--client-share", type=_at_least_one, help="Of them per client [default: all].")
-@click.option("--max-batch", type=_at_least_one, default=64, show_default=True, help="Samples that run together.")
-@click.option("--max-body-mb", type=_at_least_one, default=64, show_default=True, help="Largest request body, MiB.")
-@click.option("--jobs", type=click.IntRange(min=0), default=1, show_default=True, help="Packaging jobs at once.")
-@click.option("--job-queue", type=_at_least_one, default=16, show_default=True, help="Maximum waiting packaging jobs.")
-@click.option("--max-weights-mb", type=_at_least_one, default=256, show_default=True, help="Weights for a job, MiB.")
+@click.option(
+    *("--allow-host", "allowed_hosts"),
+    multiple=True,
+    callback=lambda context, option, names: tuple(name.lower() for name in names),
+    help="A name of this server, if no token is required. Repeatable.",
+)
+@_count("--threads", "inference_threads", default=usable_cores, show_default="its cores", help="Threads per inference.")
+@_count("--queue", "queue_limit", default=32, help="Maximum concurrent infer requests.")
+@_count("--client-share", help="Of them per client [default: all].")
+@_count("--max-batch", default=64, help="Samples that run together.")
+@_count("--max-body-mb", "max_body_bytes", default=64, callback=_times(MIB), help="Largest request body, MiB.")
+@_count("--jobs", "jobs_at_once", type=click.IntRange(min=0), default=1, help="Packaging jobs at once.")
+@_count("--job-queue", "max_queued_jobs", default=16, help="Maximum waiting packaging jobs.")
+@_count("--max-weights-mb", "max_weights_bytes", default=256, callback=_times(MIB), help="Weights for a job, MiB.")
 @click.option("--job-minutes", type=float, default=720.0, show_default=True, help="Longest packaging job.")
-@click.option("--job-memory-gb", type=float, help="Memory of a packaging job [default: no limit].")
-@click.option("--job-disk-gb", type=float, default=20.0, show_default=True, help="Disk space of a packaging job.")
+@_gigabytes("--job-memory-gb", "job_memory_bytes", help="Memory of a packaging job [default: no limit].")
+@_gigabytes("--job-disk-gb", "job_disk_bytes", default=20.0, help="Disk space of a packaging job.")
 @click.option("--job-user", help="System user for packaging jobs; needs root [default: the server's own].")
-@click.option("--key", type=_file, help="Private key for signing the bundles of jobs (see pathweave key new).")
+@click.option(
+    "--key", "signing_key", type=_file, help="Private key for signing the bundles of jobs (see pathweave key new)."
+)
 @click.option(
     "--drain-s", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Time to finish requests."
 )
@@ -57,52 +71,18 @@ def serve(
     host: str,
     port: int,
     data: Path | None,
-    token: str | None,
     allow_anyone: bool,
-    allow_host: tuple[str, ...],
-    threads: int | None,
-    queue: int,
-    client_share: int | None,
-    max_batch: int,
-    max_body_mb: int,
-    jobs: int,
-    job_queue: int,
-    max_weights_mb: int,
-    job_minutes: float,
-    job_memory_gb: float | None,
-    job_disk_gb: float,
-    job_user: str | None,
-    key: Path | None,
     drain_s: float,
     as_json: bool,
+    **settings: Any,
 ) -> None:
     """Serve the bundles in FOLDER to devices and clients of the Open Inference Protocol, with a status page.
 
     Also packages models on demand (POST /v1/jobs) if the extra packager is installed.
     """
-    _require_usable(folder, key)
-    from server.settings import MIB, Settings, default_data_folder
-
-    settings = Settings(
-        folder=folder,
-        data_folder=data or default_data_folder(folder),
-        token=token,
-        allowed_hosts=tuple(name.lower() for name in allow_host),
-        queue_limit=queue,
-        client_share=client_share,
-        max_batch=max_batch,
-        inference_threads=threads or usable_cores(),
-        max_body_bytes=max_body_mb * MIB,
-        jobs_at_once=jobs,
-        max_queued_jobs=job_queue,
-        max_weights_bytes=max_weights_mb * MIB,
-        job_minutes=job_minutes,
-        job_memory_bytes=None if job_memory_gb is None else round(job_memory_gb * 1e9),
-        job_disk_bytes=round(job_disk_gb * 1e9),
-        job_user=job_user,
-        signing_key=key,
-    )
-    _serve(settings, host=host, port=port, allow_anyone=allow_anyone, drain_s=drain_s, as_json=as_json)
+    _require_usable(folder, settings["signing_key"])
+    chosen = Settings(folder, data or default_data_folder(folder), **settings)
+    _serve(chosen, host=host, port=port, allow_anyone=allow_anyone, drain_s=drain_s, as_json=as_json)
 
 
 def _require_usable(folder: Path, key: Path | None) -> None:
@@ -119,8 +99,8 @@ def _require_usable(folder: Path, key: Path | None) -> None:
 def _serve(settings: Settings, *, host: str, port: int, allow_anyone: bool, drain_s: float, as_json: bool) -> None:
     """1. listen; 2. refuse a public address without a token; 3. print the URL; 4. serve until a signal."""
     from server.app import create_app
+    from server.http.serving import SPARE_THREADS, HttpServer, listen, only_loopback, url_of
     from server.routes.bundles import summary
-    from server.serving import SPARE_THREADS, HttpServer, listen, only_loopback, url_of
 
     with listen(host, port) as listener:
         app = create_app(settings)
@@ -128,7 +108,7 @@ def _serve(settings: Settings, *, host: str, port: int, allow_anyone: bool, drai
         if not (allow_anyone or services.gate.closed or only_loopback(listener)):
             raise UsageError(
                 f"{host} is reachable from other machines, and no token is required",
-                hint=f"pathweave token new NAME --data {settings.data_folder}, or --allow-anyone",
+                hint=f"pathweave admin token new NAME --data {settings.data_folder}, or --allow-anyone",
             )
         server = HttpServer(
             app,

@@ -1,24 +1,4 @@
-"""Every error that the server raises on purpose, besides those of the device SDK.
-
-PathweaveError
-├── RequestError               a request is answered with an error; has the HTTP status
-│   ├── MalformedError         400, the request does not have the expected format
-│   ├── UnauthorizedError      401, the token is missing, wrong, expired or revoked
-│   ├── ForbiddenError         403, the token does not permit this, or a web page of another site sent it
-│   ├── NotFoundError          404, no such bundle, blob, model or version
-│   ├── ConflictError          409, not possible in this server's configuration or state
-│   ├── TooLargeError          413, the body is too large, as received or decompressed
-│   ├── EncodingError          415, the body has an unsupported content encoding or type
-│   ├── UnprocessableError     422, well-formed, but with unacceptable content
-│   ├── BusyClientError        429, this client has too many requests at once
-│   ├── AttemptsError          429, this address sent too many wrong enrolment codes
-│   ├── ConfigurationError     500, the server's configuration is wrong
-│   ├── NotInstalledError      501, an optional part is not installed
-│   └── OverloadedError        503, the server has too many requests at once
-│       └── QueueFullError     503, too many jobs are waiting
-├── PublishError               a finished bundle cannot be put into the served folder
-└── ListenError                the address cannot be listened on
-"""
+"""Errors of the server. A RequestError is what a request is answered with."""
 
 from __future__ import annotations
 

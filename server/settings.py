@@ -54,16 +54,6 @@ class Settings:
     package_command: tuple[str, ...] = (sys.executable, "-m", "pathweave", "package")
 
     @property
-    def database(self) -> Path:
-        """The SQLite file with tokens, log lines and jobs."""
-        return database_path(self.data_folder)
-
-    @property
-    def listed_jobs(self) -> int:
-        """The maximum number of jobs."""
-        return self.keep_jobs + self.max_queued_jobs + self.jobs_at_once
-
-    @property
     def memory_bytes(self) -> int:
         """Memory for the bodies of all requests and what is made of them; the largest fits in half of it."""
         return max(256 * MIB, 16 * self.max_body_bytes)
@@ -80,7 +70,7 @@ class Settings:
 
 
 def database_path(data_folder: Path) -> Path:
-    """The path of the SQLite file in a data folder."""
+    """The path of the SQLite file in a data folder, with tokens, log lines and jobs."""
     return data_folder / "server.sqlite3"
 
 

@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.bundles import CHECKOUT, adapted_bundle
 from benchmarks.support.reference_bundles import load_part
 from device_sdk.policies.calibration import CalibrationSettings
 from device_sdk.progress import Task
 from device_sdk.session.adaptive_model import AdaptiveModel
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {
     "late_p99_ms": Target(maximum=1.0),

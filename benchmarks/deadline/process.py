@@ -108,7 +108,7 @@ def measure(folder: Path, state: Path, inputs: Path, labels: Path, requests: int
         samples, right = np.load(inputs), np.load(labels)
         full_ms = min(_median_ms(model, samples[:1]) for _ in range(MEDIANS))
         timed_exits_ratio = _timed_exits_ratio(model, samples[:OVERHEAD_SAMPLES])
-        model.answer_times_ms(samples[:1])
+        model.exits.answer_times_ms(samples[:1])
         first = FirstStep(model)
         scene = Scene(model, samples, right, full_ms, SplitMix64(0), first)
         first_ms = {on: _first_answer_ms(scene, burner, on=on) for on in (False, True)}
@@ -174,7 +174,7 @@ def _first_answer_ms(scene: Scene, burner: subprocess.Popen[bytes], *, on: bool)
     longest = 0.0
     for _ in range(FIRST_ANSWERS):
         began = time.perf_counter()
-        with scene.model.start(scene.sample()[0]) as running:
+        with scene.model.stream(scene.sample()[0]) as running:
             running.wait_first()
             longest = max(longest, (time.perf_counter() - began) * 1e3)
     burner.send_signal(signal.SIGSTOP)
@@ -206,7 +206,7 @@ def _interrupt(scene: Scene, found: Requests, first_ms: float) -> None:
     (sample, _), after_ms = scene.sample(), scene.time_ms()
     scene.first.ended_s = math.inf
     began = time.perf_counter()
-    with scene.model.start(sample) as running:
+    with scene.model.stream(sample) as running:
         time.sleep(max(0.0, after_ms / 1e3 - (time.perf_counter() - began)))
         stopped, cpu = time.perf_counter(), time.process_time()
         first_ended_s = scene.first.ended_s  # infinite while it runs

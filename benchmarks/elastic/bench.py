@@ -19,10 +19,10 @@ import sys
 import numpy as np
 
 from benchmarks.elastic.network import make_bundle
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.bundles import CHECKOUT
 from benchmarks.support.reference_bundles import load_part
 from device_sdk.session.adaptive_model import AdaptiveModel
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {
     "over_budget": Target(maximum=0),

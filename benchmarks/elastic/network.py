@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from benchmarks.runner.run import BenchOptions
 from benchmarks.support.bundles import cache_folder
 from device_sdk import __version__
 from packager.inputs.job_loader import load_job
 from packager.inputs.pixels import Pixels
 from packager.pipeline import package
-from pathweave.bench import BenchOptions
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 STEPS = 5  # of training exits, which are left out otherwise

@@ -103,7 +103,7 @@ def measure(folder: Path, state: Path, inputs: Path, stage_s: float) -> dict[str
         model.use(plan)
         for one in range(5):
             model.infer(samples[one : one + 1])
-        model.answer_times_ms(samples[:1])
+        model.exits.answer_times_ms(samples[:1])
         _release(model)
         limit.begin(model)
         least_bytes = least_plan_bytes(model.bundle, plan)

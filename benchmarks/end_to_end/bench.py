@@ -11,6 +11,7 @@ import torch
 from safetensors import safe_open
 
 from benchmarks.end_to_end.escalation import ESCALATION_TARGETS, escalate
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.exit_latency import EXIT_TARGETS, exit_early
 from benchmarks.support.reference_bundles import BATCH, Made, accuracy, load_part, package_pretrained
 from device_sdk.bundles.bundle import Bundle
@@ -23,7 +24,6 @@ from device_sdk.supernet.cost import Budget
 from packager.exporting.onnx_exporter import export_whole
 from packager.inputs.model_loader import load_model
 from packager.tracing.traced_model import trace
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {
     "accuracy_resnet20": Target(minimum=91.43, maximum=91.53),

@@ -7,13 +7,13 @@ from collections import Counter
 
 import numpy as np
 
+from benchmarks.runner.run import BenchOptions, Target
 from benchmarks.support.reference_bundles import Made, Part, answers, load_part
 from device_sdk.data.datasets import ImageDataset
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.calibration import CalibrationSettings
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import FALLBACK, SERVER
-from pathweave.bench import BenchOptions, Target
 from pathweave.server_process import running_server
 
 # ResNet-8 with ResNet-56 behind it by an entropy threshold, on the same images (percent)
@@ -39,7 +39,7 @@ def escalate(small: Made, large: Made, options: BenchOptions) -> Part:
     ):
         calibration, report = (load_part(options, part, model) for part in ("calibration", "report"))
         name = f"{large.model.name}:images"
-        model.connect(RemoteModel(server=server, model=name, privacy="inputs", timeout_s=TIMEOUT_S))
+        model.remote.connect(RemoteModel(server=server, model=name, privacy="inputs", timeout_s=TIMEOUT_S))
         for percent in EXPECTED:
             settings = CalibrationSettings(use_exits=False, escalated_share=percent / 100)
             found = model.calibrate(calibration.images, calibration.labels, settings=settings)

@@ -14,8 +14,8 @@ from benchmarks.exits.bounds import bounds
 from benchmarks.exits.mean_accuracy import FIGURE_TARGETS, compare
 from benchmarks.exits.networks import LITE0, RESNET56
 from benchmarks.exits.sets import rival_bundle, zoo_bundle
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.exit_latency import EXIT_TARGETS, exit_early
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = EXIT_TARGETS | FIGURE_TARGETS | {"exit_latency_ratio": Target(maximum=0.80)}
 

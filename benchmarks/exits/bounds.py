@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from benchmarks.exits.networks import ExitNetwork
+from benchmarks.runner.run import BenchOptions
 from benchmarks.support.reference_bundles import Made, Part
 from device_sdk.data.datasets import ImageDataset
 from device_sdk.execution.deciders import confidence
@@ -31,7 +32,6 @@ from device_sdk.supernet.cost import CostModel
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice
 from packager.inputs.model_loader import load_model
 from packager.supernet.expansion import count_macs
-from pathweave.bench import BenchOptions
 
 SHORTER = ("resnet20_cifar10", "resnet32_cifar10", "resnet44_cifar10")  # than ResNet-56, by the same authors
 TEMPERATURES = np.geomspace(0.25, 8.0, 61)

@@ -11,6 +11,7 @@ import numpy as np
 
 from benchmarks.exits.networks import ExitNetwork
 from benchmarks.exits.sets import BRANCHYNET_EXITS, CONVOLUTIONAL, LINEAR, SPINN_EXITS
+from benchmarks.runner.run import BenchOptions, Target
 from benchmarks.support.reference_bundles import Made, Part
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.costs.answers import Answers, answer_everywhere
@@ -19,7 +20,6 @@ from device_sdk.progress import Progress
 from device_sdk.runtimes import make_runtime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.cost import CostModel
-from pathweave.bench import BenchOptions, Target
 
 FIGURE_TARGETS = {
     "budgets_won": Target(minimum=1.0),

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.exits.networks import ExitNetwork
+from benchmarks.runner.run import BenchOptions
 from benchmarks.support.bundles import ZOO
 from benchmarks.support.reference_bundles import Made
 from packager.inputs.job_loader import load_job
 from packager.pipeline import package
-from pathweave.bench import BenchOptions
 
 QUICK_STEPS = 3  # at each cut point
 LINEAR, CONVOLUTIONAL = ("none-p1", "none-p2", "none-p4"), "separable3x2-p1"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from benchmarks.faults.processes import Tried, require_linux, try_promise
 from benchmarks.faults.promises.registry import PROMISES
-from pathweave.bench import BenchOptions, BenchOutcome, Target
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 
 TARGETS = {
     "promises_kept": Target(minimum=18),

@@ -30,7 +30,7 @@ from device_sdk.offload.packing import Activations, pack, unpack
 from device_sdk.supernet.blocks import TensorSpec
 from device_sdk.supernet.plan import Ask, ExitChoice, MaxConfidence, Plan, RemoteRef, Split
 from device_sdk.supernet.plan_json import decode_plan, encode_plan
-from server.log_lines import check_lines
+from server.state.log_store import check_lines
 
 NAMES = ("manifest", "packet", "request", "response", "log lines", "fragment", "plan", "mark")
 _LINE_BYTES = 64_000

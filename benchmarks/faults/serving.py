@@ -16,9 +16,9 @@ from benchmarks.faults.tools.forked import Forked
 from device_sdk.runtimes import make_runtime
 from device_sdk.runtimes.port import Runtime
 from server.app import create_app
-from server.request_reader import Limits
-from server.services import Services, make_services
-from server.serving import SPARE_THREADS, HttpServer, listen, url_of
+from server.http.request_reader import Limits
+from server.http.serving import SPARE_THREADS, HttpServer, listen, url_of
+from server.services import Services
 from server.settings import Settings
 
 PATIENCE_S = 20.0
@@ -138,7 +138,7 @@ def _make(
 ) -> tuple[HttpServer, Services]:
     chosen = Settings(folder, data, **({"jobs_at_once": 0, "inference_threads": 1} | dict(settings)))
     engine = runtime or make_runtime("onnxruntime", threads=chosen.inference_threads)
-    services = make_services(chosen, runtime=engine)
+    services = Services(chosen, runtime=engine)
     server = HttpServer(
         create_app(chosen, services=services),
         listener,

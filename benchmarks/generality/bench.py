@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 from benchmarks.generality.models import MODELS, QUICK_MODELS, REAL_SIDE
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.bundles import CHECKOUT
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 SECONDS, GIGABYTES = 180.0, 8.0
 TARGETS = {

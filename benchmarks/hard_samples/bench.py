@@ -16,6 +16,7 @@ from benchmarks.hard_samples.judging import SENT, Right, f1, mean_and_low
 from benchmarks.hard_samples.judging import Eases as Scores
 from benchmarks.hard_samples.photographs import photograph_rows
 from benchmarks.hard_samples.pooled import pooled_rows
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.reference_bundles import load_part, package_pretrained
 from benchmarks.support.sources import Logits, logits_from
 from device_sdk.execution.deciders import ease, with_limit
@@ -45,7 +46,6 @@ from device_sdk.supernet.plan import (
     Plan,
     RemoteRef,
 )
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 from pathweave.server_process import running_server
 
 SAVED = ("latency", "energy")
@@ -103,7 +103,7 @@ def run(options: BenchOptions) -> BenchOutcome:
         AdaptiveModel.open(small.folder, state_folder=options.work_folder / "device") as model,
     ):
         server = RemoteModel(server=url, model=f"{large.model.name}:images", privacy="inputs", timeout_s=TIMEOUT_S)
-        model.connect(server)
+        model.remote.connect(server)
         tuning = _answers(model, ("search", "calibration"), options)
         report = _answers(model, ("report",), options)
         viewed = _views(model, tuning)

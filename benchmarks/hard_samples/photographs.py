@@ -16,6 +16,7 @@ import torch
 
 from benchmarks.hard_samples.judging import SENT, Pair
 from benchmarks.real_size.photographs import load_photographs
+from benchmarks.runner.run import BenchOptions
 from benchmarks.support.bundles import cache_folder
 from device_sdk.data.inputs import RawInputs
 from device_sdk.data.views import VIEWS, views
@@ -32,7 +33,6 @@ from device_sdk.policies.deciding.router_fitting import fit_router
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.plan import Decider, Entropy, Margin, MaxConfidence
 from packager.inputs.model_loader import LoadedModel, Pixels, load_model
-from pathweave.bench import BenchOptions
 
 DEVICE, SERVER = "efficientnet_lite0", "efficientnet_lite2"
 TUNING, JUDGED = ("search", "calibration"), ("report",)

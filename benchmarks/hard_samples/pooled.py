@@ -73,7 +73,7 @@ def _really_run(
 ) -> dict[str, float]:
     """The plan at 70 % coverage over HTTP: its accuracy, and 1 if it differs from separate answers, else 0."""
     decider = with_limit(fitted.decider, float(np.quantile(fitted.eases, _RUN)))
-    model.connect(server)
+    model.remote.connect(server)
     model.use(Plan(model.bundle.supernet.original, hard=Ask(decider, RemoteRef())))
     batches = [report.images[at : at + _BATCH] for at in range(0, len(report.images), _BATCH)]
     right = np.concatenate([model(one).output.argmax(axis=1) for one in batches]) == report.labels

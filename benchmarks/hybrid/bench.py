@@ -5,9 +5,9 @@ from __future__ import annotations
 from benchmarks.hybrid.joint import joint_rows
 from benchmarks.hybrid.paired import change_points, low_of
 from benchmarks.hybrid.trained import COVERAGE, HYBRIDS, Answered, answered, kept_turns, loaded, made, over_http
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from device_sdk.data.datasets import load_dataset
 from device_sdk.supernet.plan import Entropy
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {
     "rb_minus_r_low": Target(minimum=0.0),

@@ -12,6 +12,7 @@ import numpy as np
 
 from benchmarks.hybrid.paired import Right, change_points
 from benchmarks.hybrid.trained import every
+from benchmarks.runner.run import BenchOptions
 from benchmarks.support.bundles import adapted_bundle
 from benchmarks.support.reference_bundles import load_part
 from device_sdk.data.datasets import ImageDataset
@@ -35,7 +36,6 @@ from device_sdk.supernet.cost import CostModel, EdgeCost
 from device_sdk.supernet.paths import k_cheapest
 from device_sdk.supernet.plan import Entropy, Subnet
 from device_sdk.supernet.supernet import Supernet
-from pathweave.bench import BenchOptions
 
 COVERAGE = 0.7  # at least, of the pair that is compared with the full model alone
 LIMITS = (0.5, 0.6, 0.75)  # of the full model's MACs

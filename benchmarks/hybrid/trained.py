@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.hybrid.paired import Right
+from benchmarks.runner.run import BenchOptions
 from benchmarks.support.reference_bundles import load_part
 from benchmarks.support.sources import Logits, logits_from
 from device_sdk.bundles.bundle import Bundle
@@ -23,7 +24,6 @@ from device_sdk.supernet.plan import Ask, Decider, Plan
 from packager.hybrid.job_loader import ModelChoice, load_hybrid_job
 from packager.hybrid.pipeline import REPORT, HybridJob, PackagedHybrid, package_hybrid
 from packager.hybrid.recipe import HybridRecipe, load_hybrid_recipe
-from pathweave.bench import BenchOptions
 from pathweave.server_process import running_server
 
 COVERAGE = 0.7
@@ -139,7 +139,7 @@ def over_http(options: BenchOptions, hybrid: PackagedHybrid) -> dict[str, float]
         AdaptiveModel.open(hybrid.base, state_folder=options.work_folder / "states" / "http") as model,
     ):
         server = RemoteModel(server=url, model=GLOBAL, privacy="inputs", timeout_s=TIMEOUT_S, pool=hybrid.pool)
-        model.use_hybrid(server)
+        model.remote.use_hybrid(server)
         data = load_part(options, "report", model)
         images, labels = data.images[:: every(options)], data.labels[:: every(options)]
         for at in range(0, len(images), BATCH):

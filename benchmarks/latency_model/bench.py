@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.latency_model.whole import composed_over_whole
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.bundles import adapted_bundle
 from benchmarks.support.reference_bundles import package_pretrained
 from device_sdk.bundles.bundle import Bundle
@@ -20,7 +21,6 @@ from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.paths import sample_uniformly
 from device_sdk.supernet.plan import Subnet
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {
     "median_abs_error": Target(maximum=0.05),

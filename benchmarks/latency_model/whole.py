@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.runner.run import BenchOptions
 from device_sdk.fragments.composition import Stretch
 from device_sdk.profiling.timing import Latency, measure_interleaved
 from device_sdk.random_source import SplitMix64
@@ -21,7 +22,6 @@ from packager.exporting.onnx_exporter import export_whole
 from packager.inputs.model_loader import load_model
 from packager.supernet.expansion import Expansion, expand
 from packager.tracing.traced_model import trace
-from pathweave.bench import BenchOptions
 
 ROUNDS, QUICK_ROUNDS = 300, 60
 MAX_SPAN = 3

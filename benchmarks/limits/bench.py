@@ -12,11 +12,11 @@ from pathlib import Path
 
 from benchmarks.limits.shared_paths import RangeChange, changes
 from benchmarks.real_size.photographs import load_photographs
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.bundles import CHECKOUT
 from benchmarks.support.peers import load_samples
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.inputs import PreparedInputs
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {
     "minutes_over_budget": Target(maximum=1.15),

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from benchmarks.offload_faults.faulty_proxy import FaultyProxy, faulty_proxy
 from benchmarks.offload_faults.network import follow_network
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.reference_bundles import load_part, package_pretrained
 from benchmarks.support.sources import Logits, logits_from
 from device_sdk.execution.deciders import confidence
@@ -19,7 +20,6 @@ from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import FALLBACK, SERVER, SUBNET, Answer
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Ask, MaxConfidence, Plan, RemoteRef
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 from pathweave.server_process import ServerProcess
 
 TARGETS = {
@@ -102,7 +102,7 @@ def run(options: BenchOptions) -> BenchOutcome:
             )
             expected = _expected(model, remote, options)
             threshold = float(np.quantile(confidence(expected.here), ASKED))
-            model.connect(remote)
+            model.remote.connect(remote)
             model.use(Plan(model.bundle.supernet.original, hard=Ask(MaxConfidence(threshold), RemoteRef())))
             phases = _phases(model, expected, server, proxy, options)
             tuning = load_part(options, "calibration", model)
@@ -162,7 +162,7 @@ def _expected(model: AdaptiveModel, remote: RemoteModel, options: BenchOptions) 
 
     asking = Plan(subnet, hard=Ask(MaxConfidence(UNREACHABLE_CONFIDENCE), RemoteRef()))
     here = logits_from(model, Plan(subnet), images, source=SUBNET, batch=BATCH)
-    model.connect(RemoteModel(server=remote.server, model=remote.model, privacy="inputs", timeout_s=30.0))
+    model.remote.connect(RemoteModel(server=remote.server, model=remote.model, privacy="inputs", timeout_s=30.0))
     there = logits_from(model, asking, images, source=SERVER, batch=BATCH)
     return Expected(images, here, there)
 

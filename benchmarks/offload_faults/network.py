@@ -32,7 +32,7 @@ def follow_network(
     """Seconds until the plan has left a link that became slow, and until it has returned to it, with the plans."""
     requirement = Requirement(optimise="energy_mj", latency_ms=LATENCY_MS, coverage=1.0)
     with slow_uplink(url, mbps=FAST_MBPS) as (address, proxy), AdaptiveModel.open(bundle, state_folder=state) as model:
-        model.connect(RemoteModel(server=address, model=model_name, privacy="inputs", timeout_s=5.0))
+        model.remote.connect(RemoteModel(server=address, model=model_name, privacy="inputs", timeout_s=5.0))
         planned = model.plan_for(samples.images, samples.labels, requirement, power=POWER, follow_network=True)
         first = planned.choice.plan.kind
         with _in_use(model, samples.images):

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.pareto import fastnas
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.bundles import adapted_bundle, packaging_cost
 from benchmarks.support.choice import Chooser, Chosen
 from benchmarks.support.peers import Peer, Samples, load_samples, make_peers
 from benchmarks.support.variants import MINUTES, curves, trained_variant, wins
 from device_sdk.runtimes import OnnxRuntime
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 NETWORKS = ("resnet56", "resnet44", "resnet32", "resnet20")
 TARGETS = {

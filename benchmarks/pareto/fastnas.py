@@ -12,6 +12,7 @@ import time
 import torch
 from torch import nn
 
+from benchmarks.runner.run import BenchOptions
 from benchmarks.support.peers import INPUT_SHAPE, Samples
 from benchmarks.support.variants import BATCH, TUNE_RATE
 from device_sdk.data.datasets import load_dataset
@@ -21,7 +22,6 @@ from packager.inputs.model_loader import load_model
 from packager.tasks import Classification, mixed_loss
 from packager.torch_noise import torch_silenced
 from packager.training.batches import BatchSource
-from pathweave.bench import BenchOptions
 
 AVAILABLE = all(importlib.util.find_spec(name) for name in ("modelopt", "torchprofile"))
 FLOPS = "50%"  # of the original's; what it saves in latency is measured

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.placement.zoo import generated_zoo, trained_zoo
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from device_sdk.policies.placement import UNIFORM, ExitCandidate, Placement, StopTimes, Strategy, place
 from device_sdk.policies.placement.candidates import worthwhile
 from device_sdk.policies.placement.hpf import SCORES, place_by_priority
 from device_sdk.policies.placement.problem import PlacementProblem
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {
     "optimality_min": Target(minimum=1.0 - 1e-9),

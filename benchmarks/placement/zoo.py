@@ -14,11 +14,11 @@ import numpy as np
 
 from benchmarks.exits.networks import RESNET56
 from benchmarks.exits.sets import zoo_bundle
+from benchmarks.runner.run import BenchOptions
 from benchmarks.support.bundles import CHECKOUT
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.policies.placement import ExitCandidate, candidates_by_macs
 from packager.branch_zoo.specs import GRID, branch_cost, specs_for
-from pathweave.bench import BenchOptions
 
 CLASSES = 10
 FULL_ACCURACY = 0.93

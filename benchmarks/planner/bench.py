@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.bundles import adapted_bundle
 from benchmarks.support.reference_bundles import load_part
 from device_sdk.data.datasets import ImageDataset
@@ -41,7 +42,6 @@ from device_sdk.supernet.plan import (
 )
 from device_sdk.supernet.requirement import Requirement, best_plan
 from device_sdk.supernet.supernet import Supernet
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 from pathweave.server_process import running_server
 from pathweave.throttled_proxy import slow_uplink
 
@@ -291,7 +291,7 @@ def _run_for_real(model: AdaptiveModel, options: BenchOptions) -> list[dict[str,
         for mbps in (1.0, 3.0, 10.0, 30.0, 100.0)[: QUICK_RAN if options.quick else None]:
             with slow_uplink(url, mbps=mbps) as (address, _):
                 remote = RemoteModel(server=address, model=f"{name}:images", privacy="inputs", timeout_s=TIMEOUT_S)
-                model.connect(remote)
+                model.remote.connect(remote)
                 for requirement in (
                     Requirement(accuracy=0.93, optimise="latency_ms", coverage=0.99),
                     Requirement(latency_ms=1.5 * model.profile().original_ms, coverage=0.99),

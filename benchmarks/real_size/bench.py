@@ -12,6 +12,7 @@ from benchmarks.real_size import data
 from benchmarks.real_size.choice import Chosen, choose
 from benchmarks.real_size.duels import UNTRAINED, Duel, figures_of, row_of
 from benchmarks.real_size.rivals import FULL, Rival, RivalName, best_rival, load_rivals
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.bundles import CHECKOUT
 from benchmarks.support.judged import Loaded, Right, answered_rightly, measured_ratios
 from benchmarks.support.subnets import load_subnet
@@ -21,7 +22,6 @@ from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.confirmation import EQUAL_LATENCY
 from device_sdk.profiling.profile import profile
 from device_sdk.runtimes import OnnxRuntime
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 RATIOS, QUICK_RATIOS = (0.8, 0.6, 0.45, 0.35, 0.25), (0.45,)
 LARGEST_DROPS = {0.45: 3.0, 0.35: 8.0, 0.25: 15.0}  # of the untrained bundle below the full model, in points

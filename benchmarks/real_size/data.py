@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.real_size.photographs import Photographs, load_photographs
+from benchmarks.runner.run import BenchOptions
 from benchmarks.support.lite import lite_bundle, lite_job
-from pathweave.bench import BenchOptions
 
 _QUICK_IMAGES = 60
 

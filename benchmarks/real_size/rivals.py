@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.real_size import data
+from benchmarks.runner.run import BenchOptions
 from benchmarks.support.judged import Loaded, Right
 from benchmarks.support.lite import SIDES as OWN_SIDES
 from benchmarks.support.lite import lite_network, missing_weights
@@ -18,7 +19,6 @@ from device_sdk.policies.confirmation import EQUAL_LATENCY
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.blocks import TensorSpec
 from packager.exporting.onnx_exporter import export_whole
-from pathweave.bench import BenchOptions
 
 SMALLER, QUICK_SMALLER = (224, 208, 192, 176, 160, 144, 128, 112, 96), (160, 128)
 RENDITIONS = ("fp32", "int8")

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.reuse.watches import Audit, EdgeTimes, watched
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.bundles import adapted_bundle
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.datasets import load_dataset
@@ -27,7 +28,6 @@ from device_sdk.search.port import never_stop
 from device_sdk.supernet.cost import MB, Budget, CostModel
 from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {
     "time_ratio_200": Target(maximum=0.40),

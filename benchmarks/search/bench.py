@@ -7,12 +7,12 @@ from dataclasses import replace
 from statistics import median
 
 from benchmarks.real_size.data import bundle as lite0_bundle
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.search.networks import SETTINGS, Network, cifar_part, photographs_part
 from benchmarks.search.runs import SearchTrace
 from benchmarks.search.times import Times, time_ratios
 from benchmarks.support.bundles import adapted_bundle
 from benchmarks.support.reference_bundles import package_pretrained
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TUNED_ON = "resnet56"  # the strategy's settings were chosen on it; the other networks were not seen
 TARGETS = {

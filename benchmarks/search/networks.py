@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.real_size.photographs import load_photographs
+from benchmarks.runner.run import BenchOptions
 from benchmarks.search.runs import Right, SearchTrace, observe
 from benchmarks.search.strategies import ALL
 from device_sdk.bundles.bundle import Bundle
@@ -28,7 +29,6 @@ from device_sdk.search import PrefixTreeEvaluator
 from device_sdk.supernet.cost import MB, Budget, CostModel
 from device_sdk.supernet.paths import enumerate_subnets
 from device_sdk.supernet.plan import Edge, Subnet
-from pathweave.bench import BenchOptions
 
 BUDGET_RATIO = 0.6  # of the full model's latency
 SETTINGS: dict[str, dict[str, int]] = {  # small populations for short times; none stops before its time is up

@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.serving.load import LoadResult, WireRequest, send_load
 from benchmarks.support.bundles import CHECKOUT, adapted_bundle
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.fragments.composition import compose
 from device_sdk.machine import usable_cores
 from device_sdk.offload.open_inference import InferRequest, NamedTensor, encode_request
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 from pathweave.server_process import running_server
 
 CLIENTS = (1, 8, 64)

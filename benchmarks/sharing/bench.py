@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.sharing.resident import resident_of_sessions
 from benchmarks.support.branch_zoo import ZooSetting, exit_accuracies, load_cifar_part, prepared, zoo_setting
 from benchmarks.support.zoo_processes import trained_in_processes
@@ -30,7 +31,6 @@ from packager.branch_zoo.settings import ZooSettings
 from packager.branch_zoo.specs import parse
 from packager.exporting.export import export_blocks
 from packager.supernet.expansion import TrainableExit
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {
     "params_saved": Target(minimum=0.30),

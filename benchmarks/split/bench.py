@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.split.judging import Judging
 from benchmarks.split.measuring import TIMEOUT_S, Measured, Turns, measure
 from benchmarks.split.networks import SplitNetwork, networks
@@ -30,7 +31,6 @@ from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.plan import Plan
 from device_sdk.transports import make_transport
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 from pathweave.server_process import running_server
 from pathweave.throttled_proxy import ThrottledProxy, slow_uplink
 

@@ -89,7 +89,7 @@ def connect(model: AdaptiveModel, way: Way, address: str) -> None:
     split = plan_of(model.bundle, way).split
     if split is not None:
         remote = RemoteModel(server=address, model=split.server.model, privacy="inputs", timeout_s=TIMEOUT_S)
-        model.connect(remote)
+        model.remote.connect(remote)
 
 
 def _turn(

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.real_size.photographs import load_photographs
+from benchmarks.runner.run import BenchOptions
 from benchmarks.support.bundles import cache_folder
 from benchmarks.two_stage.bench import segmentation
 from benchmarks.two_stage.models import PREPROCESSING, build, train
@@ -22,7 +23,6 @@ from packager.inputs.model_loader import LoadedModel, Pixels
 from packager.inputs.recipe import Recipe, RenditionName
 from packager.inputs.target_data import TargetDataset
 from packager.pipeline import package
-from pathweave.bench import BenchOptions
 
 RENDITIONS: tuple[RenditionName, ...] = ("fp32", "int8", "w4", "w2")
 _RECIPE = {"steps": 0, "budget_minutes": None, "max_span": 1, "input_sizes": [], "renditions": list(RENDITIONS)}

@@ -27,12 +27,12 @@ from benchmarks.auto_split.hardware import EYERISS, TPU, Hardware, server_latenc
 from benchmarks.auto_split.label_search import least_latency
 from benchmarks.auto_split.problem import Link, SplitProblem, SplitSolution, keeps_limits, server_alone
 from benchmarks.real_size.photographs import load_photographs
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.split_paper.detector import YOLO_INPUT, yolov3
 from benchmarks.split_paper.networks import INPUT, NETWORKS, TracedLayers, torchvision_network, trace_layers
 from benchmarks.split_paper.real_networks import Kind, RealNetwork, efficientnet_lite0, resnet56, typical_errors
 from benchmarks.support.minimum_cut import division, minimum_cut
 from device_sdk.supernet.cost import MB, Uplink
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {
     "vs_u8": Target(minimum=0.25),

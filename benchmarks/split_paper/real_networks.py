@@ -24,12 +24,12 @@ from benchmarks.auto_split.quantisation_error import (
     weight_errors,
 )
 from benchmarks.real_size.photographs import load_photographs
+from benchmarks.runner.run import BenchOptions
 from benchmarks.split_paper.networks import TracedLayers, trace_layers, weighted_modules
 from device_sdk.data.datasets import load_dataset
 from device_sdk.data.preprocessing import prepare
 from packager.inputs.model_loader import load_model
 from packager.inputs.pixels import Pixels
-from pathweave.bench import BenchOptions
 
 ERROR_WIDTHS = tuple(width for width in WIDTHS if width < 16)  # at 16 bits the error is 0 (Auto-Split §3.1)
 _CALIBRATION_IMAGES = 32

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.runner.run import BenchOptions
 from device_sdk.data.datasets import ImageDataset, load_dataset
 from device_sdk.policies.placement import ExitCandidate
 from packager.branch_zoo.branch_training import branch_accuracy
@@ -23,7 +24,6 @@ from packager.supernet.expansion import Expansion, TrainableExit, expand
 from packager.tracing.traced_model import trace
 from packager.training.batches import BatchSource
 from packager.training.ranks import Ranks
-from pathweave.bench import BenchOptions
 
 BATCH = 128
 VARIANTS = 4  # augmented editions of the training images

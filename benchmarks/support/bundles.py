@@ -8,11 +8,11 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.runner.run import BenchOptions
 from device_sdk import __version__
 from packager.assembly.ownership import REPORT
 from packager.inputs.job_loader import load_job
 from packager.pipeline import package
-from pathweave.bench import BenchOptions
 
 CHECKOUT = Path(__file__).parents[2]
 ZOO = CHECKOUT / "zoo"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from benchmarks.runner.run import BenchOptions, Target
 from benchmarks.support.reference_bundles import Made, Part, accuracy, load_part
 from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.policies.calibration import CalibrationSettings
@@ -11,7 +12,6 @@ from device_sdk.profiling.plans import mean_latencies_ms
 from device_sdk.runtimes import make_runtime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.plan import Plan
-from pathweave.bench import BenchOptions, Target
 
 EXIT_TARGETS = {
     "exit_latency_ratio": Target(maximum=0.99),  # less than 1, and more than noise

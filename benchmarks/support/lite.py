@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from benchmarks.runner.run import BenchOptions
 from benchmarks.support.bundles import ZOO, cache_folder, makers_digest
 from device_sdk import __version__
 from packager.inputs.job import Job
@@ -19,7 +20,6 @@ from packager.inputs.job_loader import load_job
 from packager.inputs.model_loader import LoadedModel, Pixels, load_model
 from packager.inputs.weights import read_state_dict
 from packager.pipeline import package
-from pathweave.bench import BenchOptions
 
 SIDES = {0: 224, 1: 240, 2: 260}  # the input size of each network
 UNTRAINED: Mapping[str, object] = {"renditions": ["fp32", "int8"], "steps": 0}

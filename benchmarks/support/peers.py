@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import onnx
 
+from benchmarks.runner.run import BenchOptions
 from device_sdk.data.datasets import ImageDataset, load_dataset
 from device_sdk.data.preprocessing import prepare
 from device_sdk.supernet.blocks import TensorSpec
 from packager.exporting.onnx_exporter import export_whole
 from packager.inputs.model_loader import load_model
 from packager.renditions.int8 import quantised
-from pathweave.bench import BenchOptions
 
 INPUT_SHAPE = (3, 32, 32)
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.runner.run import BenchOptions
 from benchmarks.support.bundles import packaging_cost, variant_bundle
 from benchmarks.support.choice import Chooser
 from benchmarks.support.peers import Samples
-from pathweave.bench import BenchOptions
 
 MINUTES = 8.0  # of training, each
 BATCH, TUNE_RATE = 32, 4e-3  # minutes on a processor are few images: small batches make more updates of them

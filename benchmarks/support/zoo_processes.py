@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import torch
 
+from benchmarks.runner.run import BenchOptions
 from benchmarks.support.branch_zoo import ZooSetting, zoo_setting
 from device_sdk.machine import usable_cores
 from device_sdk.progress import SilentProgress
@@ -17,7 +18,6 @@ from packager.branch_zoo.cultivation import Cultivated
 from packager.branch_zoo.settings import ZooSettings
 from packager.errors import TrainingError
 from packager.training.process_group import joined
-from pathweave.bench import BenchOptions
 
 
 def process_count() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.sure.adapting import Run, adapted
 from benchmarks.sure.figures import JudgedNetwork, figures_of, rows_of, trained_minus_untrained
 from benchmarks.sure.judging import Judge
@@ -12,7 +13,6 @@ from benchmarks.sure.networks import TRAINED, UNTRAINED, Skipped, SureNetwork, n
 from benchmarks.sure.serving import QUICK_SERVED_S, RATES_HZ, SERVED_S, NotServed, Served, served
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.runtimes import runs_on
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {
     "worst_below_ladder_points": Target(maximum=1.0),

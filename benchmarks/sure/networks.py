@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.real_size.photographs import load_photographs
+from benchmarks.runner.run import BenchOptions
 from benchmarks.support.bundles import adapted_bundle
 from benchmarks.support.lite import lite_bundle, missing_weights
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.datasets import load_dataset
 from device_sdk.data.inputs import RawInputs
 from device_sdk.random_source import SplitMix64
-from pathweave.bench import BenchOptions
 
 REPORTED, QUICK_SAMPLES = 500, 60
 TRAINED, UNTRAINED = "lite0 trained", "lite0 untrained"

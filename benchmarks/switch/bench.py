@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.bundles import CHECKOUT, adapted_bundle
 from benchmarks.support.reference_bundles import load_part
 from device_sdk.progress import Task
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.cost import Budget
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {
     "recover_p95_s": Target(maximum=1.0),

@@ -79,7 +79,7 @@ def measure(folder: Path, state: Path, inputs: Path, cycles: int, crowd: int) ->
         assert pool is not None
         assert pool.budget.latency_ms is not None
         requests = Requests(np.load(inputs), _expected(model, pool, np.load(inputs)))
-        events = sum(1 for _ in read_log(model.log_path))
+        events = sum(1 for _ in read_log(model.log.path))
         model.warm_up()
         model.watch()
         best = best_within(pool.candidates, scaled(pool.budget, 1.0, LiveSettings()))
@@ -92,9 +92,9 @@ def measure(folder: Path, state: Path, inputs: Path, cycles: int, crowd: int) ->
         for _ in range(crowd):
             _crowd(model, requests, burner)
             print("crowd", flush=True)
-        model.stop_watching()
+        model.live.stop("latency", "classes")
         stalls, prepares = _stalls(model, pool, requests)
-        switched = [line.event for line in read_log(model.log_path)][events:]
+        switched = [line.event for line in read_log(model.log.path)][events:]
     if requests.failures:
         print(requests.failures[:3], file=sys.stderr)
     switches = [msgspec.to_builtins(one) for one in switched if isinstance(one, Switched)]

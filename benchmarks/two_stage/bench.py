@@ -8,6 +8,7 @@ from functools import partial
 
 from msgspec import structs
 
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.bundles import packaging_cost
 from benchmarks.two_stage.choice import Chooser, Judge
 from benchmarks.two_stage.metrics import map50_percent, miou_percent
@@ -20,7 +21,6 @@ from packager.inputs.target_data import TargetDataset, load_label_maps, load_voc
 from packager.pipeline import package
 from packager.tasks import Detection, LearningTask, Segmentation
 from packager.tasks.segmentation import IGNORED
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {"miou_drop_points": Target(maximum=2.0), "map50_drop_points": Target(maximum=2.0)}
 BACKBONE_RATIO, QUICK_RATIO = 0.7, 2.0  # of the backbone's latency

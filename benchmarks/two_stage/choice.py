@@ -10,6 +10,7 @@ from statistics import median
 
 import numpy as np
 
+from benchmarks.runner.run import BenchOptions
 from benchmarks.two_stage.metrics import BATCH, Run
 from benchmarks.two_stage.models import PREPROCESSING
 from device_sdk.bundles.bundle import Bundle
@@ -25,7 +26,6 @@ from device_sdk.search.nearby import Neighbourhood, nearby_init, nearby_mutate
 from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.plan import Subnet
 from packager.inputs.target_data import TargetDataset
-from pathweave.bench import BenchOptions
 
 _SEARCHED, _QUICK_SEARCHED = 96, 8  # training images
 _DRAWN, _CHILDREN, _GENERATIONS, _PARENTS = 48, 12, 6, 6

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.branch_zoo import ZooSetting, exit_accuracies, load_cifar_part, prepared, zoo_setting
 from benchmarks.support.zoo_processes import process_count, trained_in_processes
 from device_sdk.policies.placement import expectation, place
@@ -22,7 +23,6 @@ from packager.branch_zoo.cultivation import Cultivated
 from packager.branch_zoo.halving import KEPT_SHARE, RUNGS
 from packager.branch_zoo.settings import ZooSettings
 from packager.branch_zoo.specs import GRID, parse
-from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {"minutes": Target(maximum=30.0), "branches": Target(minimum=420.0)}
 NETWORK, EXITS = "resnet20_cifar10", 4

@@ -26,9 +26,6 @@ Command = TypeVar("Command", bound=Callable[..., object])
 existing = click.Path(path_type=Path)
 token_option = click.option("--token", envvar="PATHWEAVE_TOKEN", help="Access token of the server [$PATHWEAVE_TOKEN].")
 
-private_images_option = click.option(
-    "--data", required=True, help="Private images: a folder or zip with class folders, a CSV list …; perhaps #part."
-)
 fallback_option = click.option(
     "--fallback",
     type=click.Choice(["subnet", "exit", "abstain"]),
@@ -41,7 +38,10 @@ privacy_option = click.option(
     show_default=True,
     help="What a server may be sent: nothing, activations at a cut point, or also samples.",
 )
-server_model_option = click.option("--server-model", help="Name of the server's model that answers hard samples.")
+server_model_option = click.option(
+    "--server-model",
+    help="Its model that answers samples [run: those that the plan names, or this bundle's, from images].",
+)
 limit_option = click.option("--limit", type=click.IntRange(min=2), help="Use at most this many images.")
 
 

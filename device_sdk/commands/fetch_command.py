@@ -33,6 +33,7 @@ FALLBACKS = {
 @click.option("--device-factor", type=float, help="For that choice: this device is so many times slower.")
 @click.option("--uplink-mbps", type=float, help="For that choice: the uplink [default: measured].")
 @fallback_option
+@click.option("--exit-memory-mb", type=click.FloatRange(min=0), help="Hold only the exits worth this memory (MEEdge).")
 def fetch(
     bundle: str,
     trust: ChosenTrust,
@@ -45,12 +46,14 @@ def fetch(
     device_factor: float | None,
     uplink_mbps: float | None,
     fallback: Fallback | None,
+    exit_memory_mb: float | None,
     as_json: bool,
 ) -> None:
     """Fetch the bundle at a URL and test it here, or only the part that a plan needs.
 
     With --memory-mb the manifest comes first, alone: where to split is chosen by the server's profile, times
-    --device-factor, or by one that this device kept.
+    --device-factor, or by one that this device kept. With --exit-memory-mb, which exits to hold is chosen by accuracies
+    that the packager measured and MACs.
     """
     from device_sdk.session.adaptive_model import AdaptiveModel
 
@@ -78,9 +81,19 @@ def fetch(
         )
         plan, why = decision.plan, f"; the device's profile: {decision.device_profile}; {decision.reason}"
     with AdaptiveModel.open(
-        bundle, trust=trust, token=token, threads=threads, plan=plan, state_folder=state, progress=progress(as_json)
+        bundle,
+        trust=trust,
+        token=token,
+        threads=threads,
+        plan=plan,
+        exits=None if exit_memory_mb is None else (),
+        state_folder=state,
+        progress=progress(as_json),
     ) as model:
-        summary = part_summary(model)
+        placed = None
+        if exit_memory_mb is not None:
+            placed = model.exits.place(memory_mb=exit_memory_mb, progress=progress(as_json))
+        summary = part_summary(model) | {"placed": None if placed is None else asdict(placed)}
     emit(summary, as_json=as_json, text="\n".join(part_lines(summary)) + why)
 
 
@@ -129,4 +142,9 @@ def part_lines(summary: dict[str, Any]) -> list[str]:
     lines.append(f"plan: {summary['kind']}, {summary['resident_bytes'] / 1e6:.3g} MB when it is loaded")
     if summary["position"] is not None:
         lines.append(f"cut point {summary['position']}; without the server {FALLBACKS[summary['fallback']]}")
+    placed = summary["placed"]
+    if placed is not None:
+        reason = "" if placed["failure"] is None else f"; only those here could be chosen: {placed['failure']}"
+        size = f"{placed['memory_bytes'] / 1e6:.3g} MB, {placed['expectation']:.1%} right if stopped at any time"
+        lines.append(f"exits: {' '.join(placed['exits']) or 'none'}, {size}{reason}")
     return lines

@@ -19,6 +19,7 @@ from device_sdk.commands.command_options import (
     open_model,
     privacy_option,
     require_permission,
+    server_model_option,
     token_option,
 )
 from device_sdk.errors import DataError, RefusedError, TransferError, UsageError
@@ -40,7 +41,7 @@ _BATCH = 64
 )
 @click.option("--limit", type=click.IntRange(min=1), help="Use at most this many images of --data.")
 @click.option("--server", help="URL of a server that answers hard samples, or runs the tail of a split plan.")
-@click.option("--server-model", help="Its model [default: those that the plan names, or this bundle's, from images].")
+@server_model_option
 @privacy_option
 @click.option("--timeout-s", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True)
 @click.option(
@@ -78,7 +79,7 @@ def run(
             for name in [server_model] if server_model else model.plan.server_models or [own]:
                 remote = RemoteModel(server=server, model=name, token=token, privacy=privacy, timeout_s=timeout_s)
                 _require_model(remote)
-                model.connect(remote)
+                model.remote.connect(remote)
         if data is None:
             _run_files(model, images, deadline_ms, as_json=as_json)
             return

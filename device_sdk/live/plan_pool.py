@@ -9,7 +9,7 @@ from dataclasses import replace
 import msgspec
 
 from device_sdk.errors import UsageError
-from device_sdk.policies.adaptation import Adaptation
+from device_sdk.policies.found import Found
 from device_sdk.search.port import Candidate, by_expected_accuracy
 from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.plan import Plan, Subnet
@@ -74,7 +74,7 @@ class PlanPool(msgspec.Struct, frozen=True, tag_field="format", tag=POOL_FORMAT)
         return pool if usable else None
 
 
-def pool_of(adaptation: Adaptation, more: Iterable[Candidate] = ()) -> PlanPool:
+def pool_of(found: Found, more: Iterable[Candidate] = ()) -> PlanPool:
     """The pool that an adaptation leaves, with ``more`` as predicted; estimates agree with what the chosen measured.
 
     A candidate that was expected to fit, is more accurate and was not chosen measured too slow: it counts as a little
@@ -83,25 +83,26 @@ def pool_of(adaptation: Adaptation, more: Iterable[Candidate] = ()) -> PlanPool:
     Raises:
         UsageError: there is no latency budget to keep.
     """
-    budget = adaptation.budget
+    budget, measured = found.goal.budget(), found.measured
     if budget.latency_ms is None:
-        raise UsageError("live update keeps a latency budget, and there is none", hint="set Budget(latency_ms=…)")
-    median_ms = adaptation.median_ms
+        raise UsageError("live update keeps a latency budget, and there is none", hint="set Goal(latency_ms=…)")
+    assert measured is not None
+    median_ms = measured.without_exits_ms or measured.median_ms
     budget = msgspec.structs.replace(
-        budget, latency_ms=budget.latency_ms * median_ms / adaptation.measured_ms, percentile=50.0
+        budget, latency_ms=budget.latency_ms * median_ms / measured.latency_ms, percentile=50.0
     )
     assert budget.latency_ms is not None
-    correction = median_ms / adaptation.predicted_ms
-    found = next(one for one in adaptation.pool if one.subnet == adaptation.subnet)
+    chosen = next(one for one in found.pool if one.subnet == found.subnet)
+    correction = median_ms / chosen.cost.latency_ms
     over_ms = _OUT_OF_BUDGET * budget.latency_ms / correction
 
     def placed(one: Candidate) -> Candidate:
-        better = by_expected_accuracy(one) < by_expected_accuracy(found) and budget.fits_memory(one.cost.peak_bytes)
+        better = by_expected_accuracy(one) < by_expected_accuracy(chosen) and budget.fits_memory(one.cost.peak_bytes)
         return _at(one, over_ms) if better and one.cost.latency_ms < over_ms else one
 
-    empty = PlanPool(budget, found.subnet, (), correction)
-    with_chosen = msgspec.structs.replace(empty, candidates=(_at(found, median_ms),))
-    return with_chosen.with_more(placed(one) for one in (*adaptation.pool, *more) if one.subnet != found.subnet)
+    empty = PlanPool(budget, chosen.subnet, (), correction)
+    with_chosen = msgspec.structs.replace(empty, candidates=(_at(chosen, median_ms),))
+    return with_chosen.with_more(placed(one) for one in (*found.pool, *more) if one.subnet != chosen.subnet)
 
 
 def front(candidates: Iterable[Candidate]) -> list[Candidate]:

@@ -12,7 +12,8 @@ from device_sdk.data.inputs import Inputs, as_inputs
 from device_sdk.errors import BudgetError
 from device_sdk.execution.workspace import Workspace
 from device_sdk.live.plan_pool import rungs_ms
-from device_sdk.policies.adaptation import AdaptationSettings, make_evaluator, search_positions, with_prior
+from device_sdk.policies.gathering import AdaptationSettings, search_positions
+from device_sdk.policies.subnet_search import make_evaluator, with_prior
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Array

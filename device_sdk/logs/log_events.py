@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from device_sdk.errors import InfeasibleBudgetError
-from device_sdk.logs.adaptation_log import Adapted, Calibrated, Delivered, Infeasible, PlanChosen, Profiled, SplitChosen
-from device_sdk.supernet.cost import Budget, PlanCost, Uplink
+from device_sdk.logs.adaptation_log import Adapted, Delivered, Infeasible, PlanChosen, Profiled, SplitChosen
+from device_sdk.supernet.cost import PlanCost, Uplink
 
 if TYPE_CHECKING:
     from device_sdk.delivery.download import Delivered as Delivery
-    from device_sdk.policies.adaptation import Adaptation
-    from device_sdk.policies.calibration import Calibration
+    from device_sdk.policies.found import Found
     from device_sdk.policies.measured_splits.decision import SplitDecision
     from device_sdk.policies.planning.choice import Choice
-    from device_sdk.policies.planning.plan_choice import Planned
     from device_sdk.profiling.profile import Profile
+    from device_sdk.supernet.goal import Goal
     from device_sdk.supernet.requirement import Requirement
 
 
@@ -46,51 +45,38 @@ def profiled(profile: Profile) -> Profiled:
     )
 
 
-def adapted(adaptation: Adaptation) -> Adapted:
-    """A search ended and its subnet is in use."""
+def chosen(found: Found) -> Adapted | PlanChosen | SplitChosen:
+    """A plan was chosen and is in use: a subnet of a search, a split of the subnet in use, or any other."""
+    if found.split is not None:
+        return split_chosen(found.split)
+    if found.measured is None or not found.pool or not found.goal.is_budget or found.choice.kind != "subnet":
+        cost = found.held_out or found.expected
+        return _chosen(found.choice, cost, found.goal.requirement(), found.samples, found.notes)
     return Adapted(
-        budget_latency_ms=adaptation.budget.latency_ms,
-        budget_memory_mb=adaptation.budget.memory_mb,
-        subnet=str(adaptation.subnet),
-        predicted_ms=adaptation.predicted_ms,
-        measured_ms=adaptation.measured_ms,
-        predicted_peak_bytes=adaptation.predicted_peak_bytes,
-        accuracy_search=adaptation.accuracy_search,
-        accuracy_holdout=adaptation.accuracy_holdout,
-        samples=adaptation.search_samples,
-        subnets_evaluated=adaptation.subnets_evaluated,
-        seconds=adaptation.seconds,
-        stopped=adaptation.stopped,
-        within_budget_probability=adaptation.within_budget_probability,
-        slowdown=adaptation.slowdown,
+        budget_latency_ms=found.goal.latency_ms,
+        budget_memory_mb=found.goal.memory_mb,
+        subnet=str(found.subnet),
+        predicted_ms=found.expected.latency_ms or 0.0,
+        measured_ms=found.measured.latency_ms,
+        predicted_peak_bytes=found.expected.peak_bytes,
+        accuracy_search=found.expected.accuracy or 0.0,
+        accuracy_holdout=None if found.held_out is None else found.held_out.accuracy,
+        samples=found.samples - found.judged,
+        subnets_evaluated=found.considered,
+        seconds=found.seconds,
+        stopped=found.stopped,
+        within_budget_probability=found.measured.within_budget_probability,
+        slowdown=found.measured.slowdown,
     )
 
 
-def infeasible(budget: Budget, error: InfeasibleBudgetError) -> Infeasible:
-    """No subnet fits the budget."""
+def infeasible(goal: Goal, error: InfeasibleBudgetError) -> Infeasible:
+    """No plan keeps the goal."""
     return Infeasible(
-        budget_latency_ms=budget.latency_ms,
-        budget_memory_mb=budget.memory_mb,
+        budget_latency_ms=goal.latency_ms,
+        budget_memory_mb=goal.memory_mb,
         nearest=" ".join(error.nearest),
         nearest_latency_ms=error.nearest_latency_ms,
-    )
-
-
-def calibrated(calibration: Calibration) -> Calibrated:
-    """Exits and the escalation threshold were set."""
-    plan = calibration.plan
-    return Calibrated(
-        subnet=str(plan.subnet),
-        exits=tuple(choice.exit for choice in plan.exits),
-        thresholds=tuple(choice.threshold for choice in plan.exits),
-        escalation_threshold=plan.hard_threshold,
-        samples=calibration.samples,
-        accuracy=calibration.accuracy,
-        accuracy_without_exits=calibration.accuracy_without_exits,
-        share_early=calibration.share_early,
-        share_escalated=calibration.share_escalated,
-        mean_ms=calibration.mean_ms,
-        without_exits_ms=calibration.without_exits_ms,
     )
 
 
@@ -111,12 +97,6 @@ def followed(choice: Choice, requirement: Requirement, uplink: Uplink | None, *,
     """The network had changed, and the plan with it; costs are those on the samples that chose."""
     where = "out of reach" if uplink is None else f"{uplink.mbps:.3g} Mbit/s, {uplink.round_trip_ms:.3g} ms round trip"
     return _chosen(choice, choice.cost, requirement, samples, (f"the network changed: {where}",))
-
-
-def planned(found: Planned, requirement: Requirement) -> PlanChosen:
-    """A plan was chosen for a requirement and is in use."""
-    cost = found.held_out or found.choice.cost
-    return _chosen(found.choice, cost, requirement, found.samples, found.servers.notes)
 
 
 def _chosen(

@@ -17,7 +17,8 @@ from device_sdk.live.plan_pool import PlanPool, pool_of
 from device_sdk.live.pool_search import PoolSearch
 from device_sdk.live.switching import LiveSettings
 from device_sdk.logs.adaptation_log import AdaptationLog
-from device_sdk.policies.adaptation import Adaptation, AdaptationSettings, stand_in_labels
+from device_sdk.policies.found import Found
+from device_sdk.policies.gathering import AdaptationSettings, stand_in_labels
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.search.port import Candidate
@@ -53,23 +54,24 @@ class LiveKeeper:
         """True while live update runs."""
         return self._live is not None
 
-    def remember(
-        self, adaptation: Adaptation, samples: PrivateSamples, *, fill: bool, keep: bool, progress: Progress
-    ) -> None:
-        """Make the pool of an adaptation and store it; ``fill`` it at all latencies, ``keep`` samples to search again.
+    def remember(self, found: Found, samples: PrivateSamples, *, progress: Progress) -> None:
+        """Make the pool of a search and store it, as the settings of ``samples`` say.
 
         Without a latency budget there is nothing to keep, and no pool.
         """
         with self._lock:
             self._search = None
-        if adaptation.budget.latency_ms is None:
+        budget = found.goal.budget() if found.goal.limits_latency else None
+        watchable = found.measured is not None and any(one.subnet == found.subnet for one in found.pool)
+        if budget is None or not watchable or found.plan.split is not None:
             return
-        search = self._pool_search(samples, adaptation.plan.class_prior) if fill or keep else None
+        fill, keep = samples.settings.fill_pool, samples.settings.keep_samples
+        search = self._pool_search(samples, found.plan.class_prior) if fill or keep else None
         more: list[Candidate] = []
         if fill and search is not None:
-            limit_s = max(_FILL_LEAST_S, _FILL_SHARE * adaptation.seconds)
-            more = search.fill(adaptation.budget, time_limit_s=limit_s, progress=progress)
-        self._state.save_pool(pool_of(adaptation, more))
+            limit_s = max(_FILL_LEAST_S, _FILL_SHARE * found.seconds)
+            more = search.fill(budget, time_limit_s=limit_s, progress=progress)
+        self._state.save_pool(pool_of(found, more))
         if keep:
             with self._lock:
                 self._search = search
@@ -95,8 +97,8 @@ class LiveKeeper:
             self._live = live
         live.start()
 
-    def calibrate(self, plan_of: Callable[[Subnet], Plan]) -> None:
-        """Give every candidate of the watched pool, but that in use, the plan that ``plan_of`` calibrates for it."""
+    def give_exits(self, plan_of: Callable[[Subnet], Plan]) -> None:
+        """Give every candidate of the watched pool, but that in use, the plan with exits that ``plan_of`` chooses."""
         live = self._live
         if live is None:
             return
@@ -148,9 +150,7 @@ class LiveKeeper:
     def _pool(self, budget: Budget | None, plan: Plan) -> PlanPool:
         pool = self._state.load_pool()
         if pool is None:
-            raise UsageError(
-                "there is no plan pool to switch in", hint="adapt to a latency budget first, with live=True"
-            )
+            raise UsageError("there is no plan pool to switch in", hint="adapt to a latency first")
         if plan.split is not None:
             raise UsageError("a plan that is split with a server cannot be watched", hint="adapt again, without split")
         if pool.find(plan.subnet) is None:
@@ -158,7 +158,7 @@ class LiveKeeper:
         if budget is None:
             return pool
         if budget.latency_ms is None:
-            raise UsageError("live update keeps a latency budget, and there is none", hint="set Budget(latency_ms=…)")
+            raise UsageError("live update keeps a latency budget, and there is none", hint="set Goal(latency_ms=…)")
         return pool.for_budget(budget)
 
     def _pool_search(self, samples: PrivateSamples, prior: Prior | None) -> PoolSearch:

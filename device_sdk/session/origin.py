@@ -7,13 +7,9 @@ import weakref
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.progress import Progress
-
-if TYPE_CHECKING:
-    from device_sdk.delivery.exits import RequestedExits
 
 
 @dataclass(frozen=True)
@@ -41,11 +37,3 @@ class Origin:
             lease = store.lease(fetched.manifest.name, fetched.digest)
             weakref.finalize(fetched, lease.close)  # until then no other process deletes its blobs
             yield fetched, tally.size_bytes
-
-    def chosen(self, bundle: Bundle, *, memory_bytes: int | None) -> RequestedExits:
-        """The exits that the server chooses; see ``request_placement``."""
-        from device_sdk.delivery.exits import request_placement
-        from device_sdk.transports import make_transport
-
-        with contextlib.closing(make_transport(self.url, token=self.token)) as transport:
-            return request_placement(self.url, bundle, transport, memory_bytes=memory_bytes)

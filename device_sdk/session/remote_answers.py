@@ -98,6 +98,12 @@ class RemoteAnswers:
         return None if escalator is None else escalator.model
 
     @property
+    def tail_model(self) -> RemoteModel | None:
+        """The connected model that runs tails."""
+        tail = self._tail
+        return None if tail is None else tail.model
+
+    @property
     def is_connected(self) -> bool:
         """True if a server is connected."""
         return self._escalator is not None or self._tail is not None

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
+Samples = npt.NDArray[np.uint8] | Sequence["npt.NDArray[np.uint8] | Image.Image"]
+"""Raw images: uint8 [count, height, width, channels], or a list of arrays or Pillow images of any sizes."""
+
+Labels = npt.NDArray[Any] | Sequence[int]
+"""Class indices [count]; for a split of other tasks what their score takes."""
+
+
 class Pixels(Sequence[npt.NDArray[np.uint8]]):
     """Raw images as arrays [height, width, channels], each converted when it is taken."""
 
@@ -60,6 +67,12 @@ class SampleChecker:
         channels, *own = self._image_shape()
         height, width = input_size or own
         return prepare(images, self._preprocessing, input_shape=(channels, height, width))
+
+    def either(self, images: Array | Image.Image, input_size: tuple[int, ...] = ()) -> Array:
+        """A prepared tensor as ``tensor`` takes it, or raw images as ``prepare`` does."""
+        if isinstance(images, np.ndarray) and images.dtype != np.uint8:
+            return self.tensor(images, input_size)
+        return self.prepare(images, input_size)
 
     def pixels(self, samples: Any) -> Pixels:
         """A batch of raw images, or a sequence of images of any sizes, as arrays [height, width, channels]."""

@@ -15,7 +15,8 @@ from device_sdk.supernet.plan import Plan
 Optimised = Literal["accuracy", "latency_ms", "energy_mj", "bytes_sent"]
 
 _AT_LEAST = ("accuracy", "coverage")
-_AT_MOST = ("latency_ms", "p95_latency_ms", "energy_mj", "bytes_sent", "peak_bytes")
+_AT_MOST = ("latency_ms", "p95_latency_ms", "energy_mj", "bytes_sent", "peak_bytes", "share_asked")
+_MAY_BE_NOTHING = ("bytes_sent", "share_asked")
 
 
 class Requirement(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +39,7 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
     energy_mj: float | None = None
     bytes_sent: float | None = None
     peak_bytes: int | None = None
+    share_asked: float | None = None
 
     def __post_init__(self) -> None:
         limits = {name: getattr(self, name) for name in (*_AT_LEAST, *_AT_MOST)}
@@ -47,7 +49,7 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
         for name, limit in given.items():
             if name in _AT_LEAST and not 0 < limit <= 1:
                 raise BudgetError(f"the required {name} is {limit:g}; it must lie above 0 and be at most 1")
-            if name in _AT_MOST and not (limit > 0 or (name == "bytes_sent" and limit == 0)):
+            if name in _AT_MOST and not (limit > 0 or (name in _MAY_BE_NOTHING and limit == 0)):
                 raise BudgetError(f"the limit of {name} is {limit:g}; it must be above zero")
         if self.certainty is not None:
             self._check_promise(self.certainty)

@@ -16,15 +16,15 @@ from device_sdk.data.datasets import ImageDataset, dirichlet_shift, draw_like, l
 from device_sdk.delivery.log_upload import upload_log
 from device_sdk.logs.adaptation_log import Delivered, read_log
 from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.policies.adaptation import Adaptation, AdaptationSettings
-from device_sdk.policies.calibration import Calibration, CalibrationSettings
+from device_sdk.policies.found import Found
+from device_sdk.policies.gathering import AdaptationSettings
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.runtimes import make_runtime
 from device_sdk.search import PrefixTreeEvaluator
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import SERVER
-from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Subnet
 from device_sdk.transports import make_transport
 from pathweave.throttled_proxy import cut_once
@@ -33,7 +33,7 @@ PRIVATE, CALIBRATION, HELD_BACK = "digits#search", "digits#calibration", "digits
 PRIVATE_SAMPLES = 240
 HELD_BACK_SAMPLES = 100  # every class of the held-back part has enough samples, for any mix
 ALPHA = 0.5  # of the Dirichlet distribution of classes
-ESCALATED_SHARE = 0.1
+ASKED_SHARE = 0.1  # of the samples, at most
 TIMEOUT_S = 2.0  # for the server's answers
 CUT_AFTER_BYTES = 1_500_000  # of some nine millions
 BACK_TO_BACK = 1e6  # calls per second: the network is so small that the pause before a call would hide its latency
@@ -111,7 +111,7 @@ def simulate(ratio: float, *, delivery: Delivery, cut: bool, seed: int, progress
     """Simulate a device with a budget of ``ratio`` times the full latency; ``cut`` drops its connections once.
 
     1. draw private samples, and held-back ones with the same class mix; 2. download the bundle; 3. profile and adapt on
-    the private samples; 4. calibrate exits and escalation, which stays only where it pays; 5. classify the held-back
+    the private samples; 4. choose exits and asking for that subnet, where they pay; 5. classify the held-back
     samples, with the server; 6. upload the log.
 
     Raises:
@@ -121,30 +121,32 @@ def simulate(ratio: float, *, delivery: Delivery, cut: bool, seed: int, progress
     held_back = draw_like(load_dataset(HELD_BACK), like=private, count=HELD_BACK_SAMPLES, seed=seed)
     with _download(f"device-{ratio:.0%}", delivery, cut=cut, progress=progress) as model:
         full_accuracy = accuracy(model, held_back)
-        adaptation = _adapt(model, private, ratio=ratio, seed=seed, progress=progress)
-        assert adaptation.budget.latency_ms is not None
+        found = _adapt(model, private, ratio=ratio, seed=seed, progress=progress)
+        assert found.goal.latency_ms is not None
+        assert found.measured is not None
+        assert found.expected.latency_ms is not None
         accuracy_local = accuracy(model, held_back)
-        calibration = _calibrate(model, delivery, progress)
+        served_plan = _choose_exits_and_asking(model, delivery, progress).plan
         served = _classify_with_server(model, held_back, delivery)
         return DeviceResult(
             budget_ratio=ratio,
-            full_ms=adaptation.full_measured_ms,
-            budget_ms=adaptation.budget.latency_ms,
-            subnet=adaptation.subnet.block_ids,
-            predicted_ms=adaptation.predicted_ms,
-            measured_ms=adaptation.measured_ms,
-            measured_ratio=adaptation.measured_ratio,
+            full_ms=found.measured.full_ms,
+            budget_ms=found.goal.latency_ms,
+            subnet=found.subnet.block_ids,
+            predicted_ms=found.expected.latency_ms,
+            measured_ms=found.measured.latency_ms,
+            measured_ratio=found.measured.ratio,
             accuracy_local=accuracy_local,
             full_accuracy_local=full_accuracy,
             accuracy_with_server=float(served.right.mean()),
             share_early=served.share_early,
             share_escalated=served.share_escalated,
-            exits=tuple(choice.exit for choice in calibration.plan.exits if choice.threshold < UNREACHABLE_CONFIDENCE),
+            exits=tuple(choice.exit for choice in served_plan.exits if choice.threshold < UNREACHABLE_CONFIDENCE),
             resumed=_times_resumed(model),
             log_lines=_upload_log(model, delivery),
             held_back_samples=len(held_back),
             class_mix=tuple(np.bincount(private.labels, minlength=len(private.class_names)).tolist()),
-            pool=_pool(model, model.profile(), [candidate.subnet for candidate in adaptation.pool], held_back),
+            pool=_pool(model, model.profile(), [candidate.subnet for candidate in found.pool], held_back),
         )
 
 
@@ -156,25 +158,24 @@ def _download(device: str, delivery: Delivery, *, cut: bool, progress: Progress)
 
 
 def _times_resumed(model: AdaptiveModel) -> int:
-    return sum(line.event.resumed for line in read_log(model.log_path) if isinstance(line.event, Delivered))
+    return sum(line.event.resumed for line in read_log(model.log.path) if isinstance(line.event, Delivered))
 
 
-def _calibrate(model: AdaptiveModel, delivery: Delivery, progress: Progress) -> Calibration:
-    """Calibrate exits, and asking the server where its answers are not worse on the calibration samples.
+def _choose_exits_and_asking(model: AdaptiveModel, delivery: Delivery, progress: Progress) -> Found:
+    """Have exits and asking the server chosen for the subnet in use: whatever makes its answers better.
 
-    On a device that sees few classes the subnet chosen for them may know more than the full model. Asking stays if it
-    gains, less one standard error.
+    On a device that sees few classes the subnet chosen for them may know more than the full model at the server.
     """
     samples = load_dataset(CALIBRATION)
+    model.remote.connect(_answering(delivery))
+    goal = Goal(share_asked=ASKED_SHARE)
+    return model.adapt(samples.images, goal, {"exits", "ask"}, samples.labels, progress=progress)
 
-    def calibrated(share: float) -> Calibration:
-        settings = CalibrationSettings(escalated_share=share)
-        return model.calibrate(samples.images, samples.labels, settings=settings, progress=progress)
 
-    asking = calibrated(ESCALATED_SHARE)
-    alone, served = _right(model, samples), _classify_with_server(model, samples, delivery).right
-    gain = served.astype(np.float64) - alone
-    return asking if gain.mean() - gain.std() / len(gain) ** 0.5 >= 0 else calibrated(0.0)
+def _answering(delivery: Delivery) -> RemoteModel:
+    """The full model at the server; after a time-out the device answers."""
+    name = f"{delivery.bundle}:images"
+    return RemoteModel(server=delivery.server, model=name, privacy="inputs", timeout_s=TIMEOUT_S)
 
 
 @dataclass(frozen=True)
@@ -185,12 +186,10 @@ class _Served:
 
 
 def _classify_with_server(model: AdaptiveModel, samples: ImageDataset, delivery: Delivery) -> _Served:
-    """Classify with escalation of hard samples to the server's full model; after a time-out the device answers."""
-    model.connect(
-        RemoteModel(server=delivery.server, model=f"{delivery.bundle}:images", privacy="inputs", timeout_s=TIMEOUT_S)
-    )
+    """Classify, with hard samples sent to the server as the plan says."""
+    model.remote.connect(_answering(delivery))
     answer = model(samples.images)
-    model.disconnect()
+    model.remote.disconnect()
     return _Served(
         right=answer.output.argmax(axis=1) == samples.labels,
         share_early=sum(source.startswith("exit ") for source in answer.source) / len(samples),
@@ -200,7 +199,7 @@ def _classify_with_server(model: AdaptiveModel, samples: ImageDataset, delivery:
 
 def _upload_log(model: AdaptiveModel, delivery: Delivery) -> int:
     with closing(make_transport(delivery.server)) as transport:
-        return upload_log(model.log_path, delivery.server, transport, device=model.device_id).accepted
+        return upload_log(model.log.path, delivery.server, transport, device=model.device_id).accepted
 
 
 def accuracy(model: AdaptiveModel, dataset: ImageDataset) -> float:
@@ -213,12 +212,10 @@ def _right(model: AdaptiveModel, dataset: ImageDataset) -> npt.NDArray[np.bool_]
     return right
 
 
-def _adapt(model: AdaptiveModel, private: ImageDataset, *, ratio: float, seed: int, progress: Progress) -> Adaptation:
+def _adapt(model: AdaptiveModel, private: ImageDataset, *, ratio: float, seed: int, progress: Progress) -> Found:
     """Adapt within ``ratio`` of the full latency."""
-    budget = Budget(latency_ratio=ratio, calls_per_second=BACK_TO_BACK)
-    return model.adapt(
-        private.images, private.labels, budget, settings=AdaptationSettings(seed=seed), progress=progress
-    )
+    goal, settings = Goal(latency_ratio=ratio, calls_per_second=BACK_TO_BACK), AdaptationSettings(seed=seed)
+    return model.adapt(private.images, goal, labels=private.labels, settings=settings, progress=progress)
 
 
 def _pool(

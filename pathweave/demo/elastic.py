@@ -78,7 +78,7 @@ def answer_elastically(device: str, delivery: Delivery, progress: Progress) -> E
 
 def _by_deadline(model: AdaptiveModel, images: Array, labels: Array, step: int | None) -> DeadlineRow:
     """Ask for all samples by the time at which this answer of the plan is sure; None: before the first can be."""
-    times_ms = list(model.answer_times_ms(images[:1]).values())
+    times_ms = list(model.exits.answer_times_ms(images[:1]).values())
     deadline_ms = times_ms[0] / 4 if step is None else MARGIN * times_ms[step] + MARGIN_MS
     right, longest_ms = 0, 0.0
     sources: dict[str, int] = {}

@@ -19,6 +19,8 @@ from device_sdk.policies.measured_splits.decision import with_split
 from device_sdk.progress import Progress
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import SERVER
+from device_sdk.supernet.cost import Uplink
+from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.plan import Plan
 from device_sdk.transports import Deadlines, make_transport
 from device_sdk.transports.port import Transport
@@ -66,7 +68,10 @@ def split_once(delivery: Delivery, progress: Progress) -> SplitResult:
     with delivery.open("split", progress) as model, slow_uplink(delivery.server, mbps=UPLINK_MBPS) as (address, _):
         whole = model(images).output.argmax(axis=1)
         remote = RemoteModel(server=address, model=f"{delivery.bundle}:tail", privacy="activations", timeout_s=5.0)
-        decision = model.split(remote, uplink_mbps=UPLINK_MBPS, progress=progress)
+        model.remote.connect(remote)
+        goal, uplink = Goal(optimise="latency_ms"), Uplink(UPLINK_MBPS)
+        decision = model.adapt(None, goal, {"split"}, uplink=uplink, progress=progress).split
+        assert decision is not None
         best = min([cost for cost in decision.costs[:-1] if cost.position], key=lambda cost: cost.latency_ms)
         model.use(with_split(model.bundle, Plan(decision.plan.subnet), best, decision.server))
         model(images[0])  # warm-up: opens the connection and loads the tail at the server

@@ -40,14 +40,11 @@ class ModelCache:
             while len(self._loaded) > self._limit:
                 self._loaded.popitem(last=False)
         if must_load:
-            self._fill(future, key, bundle)
+            try:
+                future.set_result(self.runtime.load(bundle.stretch(edges)))
+            except BaseException as error:
+                with self._lock:
+                    if self._loaded.get(key) is future:
+                        del self._loaded[key]
+                future.set_exception(error)
         return future.result()
-
-    def _fill(self, future: Future[LoadedStretch], key: _Key, bundle: Bundle) -> None:
-        try:
-            future.set_result(self.runtime.load(bundle.stretch(key[1])))
-        except BaseException as error:
-            with self._lock:
-                if self._loaded.get(key) is future:
-                    del self._loaded[key]
-            future.set_exception(error)

@@ -157,18 +157,14 @@ class OfferedModel:
 @lru_cache(maxsize=_KNOWN_BUNDLES)
 def offers(bundle: Bundle) -> tuple[OfferedModel, ...]:
     """The models of a bundle: the full model for tensors, also for images if it takes images, and its tails."""
-    return tuple(_offers(bundle))
-
-
-def _offers(bundle: Bundle) -> Iterator[OfferedModel]:
     bundle = _runnable(bundle)
-    original = bundle.supernet.original.edges
-    yield from _along(bundle, bundle.manifest.name, original)
+    name, outputs, original = bundle.manifest.name, _outputs(bundle), bundle.supernet.original.edges
+    found = [*_along(bundle, name, original)]
     if takes_jpegs(bundle.manifest):
         encoded = OfferedTensor("image", BYTES, (_BATCH,))
-        yield OfferedModel(f"{bundle.manifest.name}{JPEG}", bundle, (encoded,), _outputs(bundle), "jpeg", original)
+        found.append(OfferedModel(f"{name}{JPEG}", bundle, (encoded,), outputs, "jpeg", original))
     packet = OfferedTensor("activations", "UINT8", PACKET_SHAPE)
-    yield OfferedModel(f"{bundle.manifest.name}{TAIL}", bundle, (packet,), _outputs(bundle), "activations")
+    return (*found, OfferedModel(f"{name}{TAIL}", bundle, (packet,), outputs, "activations"))
 
 
 def offered(bundle: Bundle, model: str) -> OfferedModel | None:

@@ -66,10 +66,6 @@ class _Slice:
     stop: int
 
 
-def _never() -> bool:
-    return False
-
-
 class BatchQueue:
     """Admits up to ``limit`` concurrent requests and runs up to ``max_batch`` rows of one model together.
 
@@ -135,7 +131,7 @@ class BatchQueue:
         tensors: Sequence[Array],
         *,
         timeout_s: float,
-        abandoned: Callable[[], bool] = _never,
+        abandoned: Callable[[], bool] = lambda: False,
     ) -> list[Array]:
         """Run ``tensors``, each [rows, ...], and return the model's outputs, each [rows, ...].
 

@@ -22,19 +22,15 @@ def data_references(path: Path) -> dict[str, str]:
     Raises:
         ConfigurationError: the file cannot be read or is invalid.
     """
-    return {name: name for name in BUILT_IN} | _read(path)
-
-
-def _read(path: Path) -> dict[str, str]:
     try:
         entries = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return {}
+        entries = {}
     except OSError as error:
         raise ConfigurationError(f"the server's {path.name} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"the server's {path.name} is not valid TOML: {error}") from error
-    return {name: _reference(name, value, path) for name, value in entries.items()}
+    return {name: name for name in BUILT_IN} | {name: _reference(name, value, path) for name, value in entries.items()}
 
 
 def _reference(name: str, value: object, path: Path) -> str:
@@ -50,8 +46,5 @@ def _reference(name: str, value: object, path: Path) -> str:
 
 def locations(references: Mapping[str, str]) -> dict[str, str]:
     """Name by path, for messages that must not reveal paths."""
-    return {
-        reference.partition("#")[0]: name
-        for name, reference in references.items()
-        if reference.partition("#")[0] != _DIGITS
-    }
+    found = {reference.partition("#")[0]: name for name, reference in references.items()}
+    return {location: name for location, name in found.items() if location != _DIGITS}

@@ -6,7 +6,6 @@ Only a server that runs as root can give its workers another user. Unix only.
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 from device_sdk.errors import UsageError
 from device_sdk.files.atomic import storage_errors
 from server.errors import PublishError
+from server.jobs.workplace import remove_entry
 
 _PASSABLE = 0o711  # who knows the name of what is inside gets there; nothing can be listed
 _PRIVATE = 0o700
@@ -54,6 +54,7 @@ class JobUser:
     def open_way(self, data_folder: Path, jobs_folder: Path, private: Path) -> None:
         """Let the user pass through the server's folders to those of jobs, and read none of ``private``."""
         with storage_errors(data_folder):
+            jobs_folder.mkdir(parents=True, exist_ok=True)
             for folder in (data_folder, jobs_folder):
                 folder.chmod(_PASSABLE)
             for file in private.parent.glob(f"{private.name}*"):
@@ -88,8 +89,9 @@ class JobUser:
             os.chown(folder, os.geteuid(), os.getegid(), follow_symlinks=False)
             for path in _entries(folder):
                 state = path.lstat()
-                if not (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)) or _has_other_names(state):
-                    _remove(path)
+                plain = stat.S_ISREG(state.st_mode) and state.st_nlink == 1  # a hard link could lead outside the job
+                if not (plain or stat.S_ISDIR(state.st_mode)):
+                    remove_entry(path)
                     raise PublishError(f"the worker left {path.name}, which is neither a file of its own nor a folder")
                 os.chown(path, os.geteuid(), os.getegid(), follow_symlinks=False)
 
@@ -100,15 +102,3 @@ def _entries(folder: Path) -> Iterator[Path]:
         yield path
         if path.is_dir() and not path.is_symlink():
             yield from _entries(path)
-
-
-def _has_other_names(state: os.stat_result) -> bool:
-    """A hard link could lead to a file outside the job."""
-    return stat.S_ISREG(state.st_mode) and state.st_nlink > 1
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Checking a job's finished bundle, and publishing it in the served folder under a served name."""
+"""Checking a job's finished bundle, and an operator's act that turns it into a served, signed one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import os
 import re
 import secrets
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from device_sdk.bundles.bundle import MANIFEST, SIGNATURE, Bundle
@@ -18,8 +20,11 @@ from device_sdk.signing import signatures
 from device_sdk.signing.key_list import KEYS
 from device_sdk.signing.release import RELEASE
 from device_sdk.signing.trust import TrustedKeys
-from server.catalogue import Catalogue
-from server.errors import PublishError
+from server.errors import ConflictError, PublishError
+from server.jobs.job_request import check_name
+from server.jobs.store import Job, JobStore, State
+from server.jobs.workplace import Workplace
+from server.state.catalogue import Catalogue
 
 _TRIES = 1000  # maximum number of folder names that are tried
 
@@ -124,7 +129,7 @@ def publish(out: Path, *, name: str, version: int, folder: Path, catalogue: Cata
             _copy(out, target)
 
 
-def is_published(name: str, version: int, digest: str, *, catalogue: Catalogue) -> bool:
+def is_published(name: str, version: int | None, digest: str | None, *, catalogue: Catalogue) -> bool:
     """True if a bundle of this name, version and digest is served."""
     return any(
         (served.version, served.bundle.digest) == (version, digest)
@@ -149,3 +154,60 @@ def _remove_leftovers(target: Path) -> None:
     for path in target.parent.iterdir():
         if ours.fullmatch(path.name):
             shutil.rmtree(path, ignore_errors=True)
+
+
+class Publisher:
+    """Publishes bundles in ``folder``, signed with ``private_key`` if there is one, with a release if it has key lists.
+
+    One call at a time. It can be killed between any two statements and repeated.
+    """
+
+    def __init__(
+        self,
+        store: JobStore,
+        catalogue: Catalogue,
+        folder: Path,
+        *,
+        private_key: Path | None,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._store, self._catalogue = store, catalogue
+        self._folder, self._private_key, self._now = folder, private_key, now
+
+    def publish(self, job: Job, workplace: Workplace, *, name: str | None, by: str) -> None:
+        """Publish the bundle in ``workplace`` as the next version of ``name`` (None: of the job's).
+
+        1. check name and state; 2. seal and note what is published; 3. move it; 4. note that it was.
+
+        Raises:
+            UnprocessableError: an invalid name.
+            ConflictError: the job is not done, or was published under another name.
+            PublishError: it cannot be put into the folder. BundleError: damaged. SignatureError: an unusable key.
+            UsageError: the key may not sign releases by the newest key list. StorageError: the disk is full.
+        """
+        name = name or job.published_name or job.request.name
+        check_name(name)
+        if job.state is not State.DONE:
+            raise ConflictError(f"the job is {job.state}", hint="only a job that is done has a bundle")
+        noted, version, digest = job.published_name, job.published_version, job.digest
+        if job.published is None and noted and is_published(noted, version, digest, catalogue=self._catalogue):
+            job = self._mark(job, workplace)  # the server was killed before it could
+        if job.published is not None:
+            if job.published_name != name:
+                raise ConflictError(f"the bundle was published as {job.published_name} {job.published_version} already")
+            return
+        self._seal_and_move(job, workplace.out, name, by)
+        self._mark(job, workplace)
+
+    def _mark(self, job: Job, workplace: Workplace) -> Job:
+        self._store.mark_published(job.id)
+        workplace.clear()
+        return self._store.find(job.id)
+
+    def _seal_and_move(self, job: Job, out: Path, name: str, by: str) -> None:
+        version = next_version(name, catalogue=self._catalogue, folder=self._folder)
+        with storage_errors(out):
+            signer = Signer.of(self._private_key, self._folder)
+            digest = seal(out, name=name, version=version, signer=signer, now_s=self._now().timestamp())
+        self._store.note_publication(job.id, name=name, version=version, digest=digest, by=by)
+        publish(out, name=name, version=version, folder=self._folder, catalogue=self._catalogue)

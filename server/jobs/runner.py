@@ -13,25 +13,23 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 
 from device_sdk.errors import PathweaveError, StorageError
 from device_sdk.files.atomic import storage_errors, write_atomically
-from server.catalogue import Catalogue
 from server.errors import ConflictError
 from server.jobs.data_sets import data_references, locations
 from server.jobs.job_request import recipe_toml
 from server.jobs.job_user import JobUser
-from server.jobs.limits import JobLimits
-from server.jobs.processes import WorkerMark, end_group, end_orphan, mark_of
-from server.jobs.publisher import Publisher
-from server.jobs.publishing import check_made
+from server.jobs.processes import end_group, end_orphan, excess_of, mark_of
+from server.jobs.publishing import Publisher, check_made
 from server.jobs.store import Job, JobStore, State
 from server.jobs.worker import Failure, arguments_of, failure_of, start_worker
 from server.jobs.workplace import ProgressReport, Workplace
+from server.settings import Settings
+from server.state.catalogue import Catalogue
 
 _log = logging.getLogger(__name__)
 
@@ -58,35 +56,25 @@ class _Work:
 
 
 class JobRunner:
-    """Runs up to ``at_once`` jobs of ``store``; ``publish`` puts a bundle into ``folder``, signed with ``private_key``.
+    """Runs jobs of ``store`` within the limits in ``settings``; ``publish`` puts a bundle into the served folder.
 
-    ``command``: of the packager. ``limits``: of each job. ``data_folder`` contains the jobs' folders and ``data.toml``.
-    The ``keep`` newest finished jobs are kept. The thread runs from ``start`` to ``close``, which stops the workers;
-    the next server resumes their jobs.
+    The data folder contains the jobs' folders and ``data.toml``. The thread runs from ``start`` to ``close``, which
+    stops the workers; the next server resumes their jobs. ``user``: of the workers; None: the server's own.
     """
 
     def __init__(
         self,
         store: JobStore,
         catalogue: Catalogue,
+        settings: Settings,
         *,
-        folder: Path,
-        data_folder: Path,
-        command: Sequence[str],
-        private_key: Path | None,
-        at_once: int,
-        keep: int,
         now: Callable[[], datetime],
-        limits: JobLimits | None = None,
         user: JobUser | None = None,
     ) -> None:
-        self._store = store
-        self._folder, self._data_folder = folder.absolute(), data_folder.absolute()
+        self._store, self._settings, self._now, self._user = store, settings, now, user
+        self._folder, self._data_folder = settings.folder.absolute(), settings.data_folder.absolute()
         self._jobs_folder = self._data_folder / "jobs"
-        self._command = tuple(command)
-        self._publisher = Publisher(store, catalogue, folder=self._folder, private_key=private_key, now=now)
-        self._at_once, self._keep, self._now = at_once, keep, now
-        self._limits, self._user = limits or JobLimits(), user
+        self._publisher = Publisher(store, catalogue, self._folder, private_key=settings.signing_key, now=now)
         self._claim: int | None = None  # file descriptor of the lock file
         self._recovered = False
         self._wake, self._closed = threading.Event(), False
@@ -158,7 +146,7 @@ class JobRunner:
                     if work is not None:
                         self._end(work)
                     elif worker is not None:
-                        end_orphan(WorkerMark.parse(worker))
+                        end_orphan(worker)
                     self.workplace(job_id).remove()
         return self._store.find(job_id)
 
@@ -194,7 +182,7 @@ class JobRunner:
                 self._recover()
             for work in list(self._work.values()):
                 self._look_after(work)
-            for job in self._store.in_state(State.QUEUED)[: self._at_once - len(self._work)]:
+            for job in self._store.in_state(State.QUEUED)[: self._settings.jobs_at_once - len(self._work)]:
                 self._begin(job)
 
     def _take_claim(self) -> bool:
@@ -224,9 +212,8 @@ class JobRunner:
     def _recover(self) -> None:
         """Kill the workers of a server that was killed, and queue their jobs again."""
         for job in self._store.in_state(State.RUNNING):
-            worker = None if job.worker is None else WorkerMark.parse(job.worker)
-            if worker is not None and not end_orphan(worker):
-                raise StorageError(f"process {worker.pid} of the job {job.id} does not end")
+            if job.worker is not None and not end_orphan(job.worker):
+                raise StorageError(f"the worker {job.worker} of the job {job.id} does not end")
             self._store.queue_again(job.id)
         self._recovered = True
 
@@ -240,7 +227,7 @@ class JobRunner:
             work.process = self._start(work.job)
             mark = mark_of(work.process.pid)
             if mark is not None:
-                self._store.note_worker(job.id, str(mark))
+                self._store.note_worker(job.id, mark)
         except (PathweaveError, OSError) as error:
             if job.id not in self._work:
                 raise
@@ -262,7 +249,7 @@ class JobRunner:
         with workplace.open_to_append(workplace.log) as log:
             resumed = "resumes" if workplace.out.with_name("out.work").exists() else "starts"
             log.write(f"[{self._now().isoformat(timespec='seconds')}] packaging {resumed}\n".encode())
-        return start_worker([*self._command, *arguments], workplace, self._user)
+        return start_worker([*self._settings.package_command, *arguments], workplace, self._user)
 
     def _look_after(self, work: _Work) -> None:
         """Check the bundle of an ended worker, or record its failure. Storage errors are retried."""
@@ -271,7 +258,11 @@ class JobRunner:
             if work.process is None:
                 return
             if work.process.poll() is None:
-                excess = self._excess(work, workplace)
+                now_s = time.monotonic()
+                if now_s - work.measured_s < _MEASURE_S:
+                    return
+                work.measured_s, minutes, group = now_s, (now_s - work.began_s) / 60, work.process.pid
+                excess = excess_of(self._settings, minutes=minutes, group=group, folder=workplace.folder)
                 if excess is None:
                     return
                 self._end(work)
@@ -284,17 +275,8 @@ class JobRunner:
         else:
             self._store.fail(job.id, work.failure.error, work.failure.hint)
         del self._work[job.id]
-        for forgotten in self._store.forget_old(self._keep):
+        for forgotten in self._store.forget_old(self._settings.keep_jobs):
             self.workplace(forgotten).remove()
-
-    def _excess(self, work: _Work, workplace: Workplace) -> Failure | None:
-        """Failure of a job that exceeds a limit, measured every ``_MEASURE_S`` seconds; else None."""
-        now_s = time.monotonic()
-        if work.process is None or now_s - work.measured_s < _MEASURE_S:
-            return None
-        work.measured_s = now_s
-        minutes = (now_s - work.began_s) / 60
-        return self._limits.exceeded(minutes=minutes, group=work.process.pid, folder=workplace.folder)
 
     def _conclude(self, work: _Work, failure: Failure | None) -> None:
         if failure is not None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
 from device_sdk.files.untrusted_json import decode_json
-from server.database import Database
 from server.errors import NotFoundError, QueueFullError
 from server.jobs.job_request import JobRequest
-from server.tokens import utc_now
+from server.state.database import Database, utc_now
 
 
 class State(StrEnum):
@@ -35,7 +33,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Job:
-    """A job in the database. Times are ISO 8601 in UTC; ``worker`` is a ``processes.WorkerMark`` as text.
+    """A job in the database. Times are ISO 8601 in UTC; ``worker``: ``processes.mark_of`` it.
 
     ``version``: in the manifest that the worker writes, set at the first start. ``digest``: of the manifest, once the
     bundle is made; publishing changes it. ``published_…``: set just before the bundle is published as that version of
@@ -66,10 +64,7 @@ class Job:
         return f"jobs/{self.client}/{self.request.name}"
 
 
-_COLUMNS = (
-    "id, client, request, weights_sha256, state, version, worker, digest, error, hint, created, started, finished,"
-    " published_name, published_version, published_by, published"
-)
+_COLUMNS = ", ".join(field.name for field in fields(Job))
 NO_JOB, NO_JOB_HINT = "there is no such job", "GET /v1/jobs lists them"  # the same for jobs of other clients
 _UNFINISHED = "state IN ('queued', 'running')"
 
@@ -183,11 +178,10 @@ class JobStore:
     def _select(self, condition: str, *values: object) -> list[Job]:
         with self._database.reading() as connection:
             rows = connection.execute(f"SELECT {_COLUMNS} FROM jobs {condition}", values).fetchall()
-        return [_job(*row) for row in rows]
+        return [
+            Job(job_id, client, decode_json(request, JobRequest), weights, State(state), *rest)
+            for job_id, client, request, weights, state, *rest in rows
+        ]
 
     def _time(self) -> str:
         return self._now().isoformat(timespec="milliseconds")
-
-
-def _job(job_id: str, client: str, request: bytes, weights_sha256: str | None, state: str, *rest: Any) -> Job:
-    return Job(job_id, client, decode_json(request, JobRequest), weights_sha256, State(state), *rest)

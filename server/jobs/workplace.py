@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,41 +24,17 @@ class ProgressReport(msgspec.Struct, frozen=True):
     elapsed_s: float
 
 
-@dataclass(frozen=True)
 class Workplace:
-    """The folder ``folder`` of a job. The bundle is written to ``out``, unfinished work beside it."""
+    """The folder ``folder`` of a job: paths in it, and access to them."""
 
-    folder: Path
-
-    @property
-    def weights(self) -> Path:
-        """The weights sent with the request, if any."""
-        return self.folder / "weights.safetensors"
-
-    @property
-    def recipe(self) -> Path:
-        """The recipe in TOML for the packager."""
-        return self.folder / "recipe.toml"
-
-    @property
-    def out(self) -> Path:
-        """The finished bundle, until it is published. It is not signed and no catalogue serves it."""
-        return self.folder / "out"
-
-    @property
-    def log(self) -> Path:
-        """The output of the workers."""
-        return self.folder / "log"
-
-    @property
-    def result(self) -> Path:
-        """The worker's result in JSON."""
-        return self.folder / "result.json"
-
-    @property
-    def progress(self) -> Path:
-        """The worker's progress report."""
-        return self.folder / "progress.json"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.weights = folder / "weights.safetensors"  # sent with the request, if any
+        self.recipe = folder / "recipe.toml"  # for the packager
+        self.out = folder / "out"  # the bundle until it is published, not signed; unfinished work is beside it
+        self.log = folder / "log"  # the output of the workers
+        self.result = folder / "result.json"  # of the worker
+        self.progress = folder / "progress.json"  # the worker's ProgressReport
 
     def open_to_read(self, path: Path) -> BinaryIO:
         """A file of the folder, never through a link: its worker may be another user (OSError otherwise)."""
@@ -100,13 +75,17 @@ class Workplace:
         kept = (self.log, self.out) if keep_bundle else (self.log,)
         if self.folder.is_dir():
             for path in self.folder.iterdir():
-                if path in kept:
-                    continue
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    path.unlink(missing_ok=True)
+                if path not in kept:
+                    remove_entry(path)
 
     def remove(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def remove_entry(path: Path) -> None:
+    """Remove a file, a link, or a folder with all in it."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import re
 from functools import partial
 from pathlib import Path
@@ -15,27 +16,30 @@ from werkzeug.wsgi import wrap_file
 from device_sdk.bundles.bundle import BLOBS, MANIFEST, SIGNATURE
 from device_sdk.signing.key_list import KEYS
 from device_sdk.signing.release import RELEASE
-from server.catalogue import Catalogue, ServedBundle
+from server.access.route import JSON, Route
+from server.access.scopes import Scope
 from server.errors import NotFoundError
-from server.file_section import FileSection
+from server.http.serving import Lane
 from server.services import Services
+from server.state.catalogue import Catalogue, ServedBundle
 
 _BYTES = "application/octet-stream"
 _FOR_EVER_S = 365 * 24 * 3600
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}")
 
 
-def bundle_routes(services: Services) -> Blueprint:
+def routes(services: Services) -> Blueprint:
     """The routes of bundles."""
-    routes, catalogue = Blueprint("bundles", __name__, url_prefix="/v1/bundles"), services.catalogue
-    routes.add_url_rule("", "list", partial(_list, catalogue))
-    routes.add_url_rule("/<name>", "describe", partial(_describe, catalogue))
-    routes.add_url_rule(f"/<name>/{MANIFEST}", "manifest", partial(_manifest, catalogue))
-    routes.add_url_rule(f"/<name>/{SIGNATURE}", "signature", partial(_signature, catalogue))
-    routes.add_url_rule(f"/<name>/{RELEASE}", "release", partial(_release, catalogue))
-    routes.add_url_rule(f"/<name>/{KEYS}/<number>.json", "key_list", partial(_key_list, catalogue))
-    routes.add_url_rule(f"/<name>/{BLOBS}/<blob>", "blob", partial(_blob, catalogue))
-    return routes
+    blueprint, catalogue = Blueprint("bundles", __name__, url_prefix="/v1/bundles"), services.catalogue
+    route = partial(Route, scope=Scope.DEVICE, lane=Lane.DELIVERY)
+    blueprint.add_url_rule("", "list", route(_list, catalogue))
+    blueprint.add_url_rule("/<name>", "describe", route(_describe, catalogue))
+    blueprint.add_url_rule(f"/<name>/{MANIFEST}", "manifest", route(_manifest, catalogue))
+    blueprint.add_url_rule(f"/<name>/{SIGNATURE}", "signature", route(_signature, catalogue))
+    blueprint.add_url_rule(f"/<name>/{RELEASE}", "release", route(_release, catalogue))
+    blueprint.add_url_rule(f"/<name>/{KEYS}/<number>.json", "key_list", route(_key_list, catalogue))
+    blueprint.add_url_rule(f"/<name>/{BLOBS}/<blob>", "blob", route(_blob, catalogue))
+    return blueprint
 
 
 def summary(served: ServedBundle) -> dict[str, Any]:
@@ -59,29 +63,27 @@ def _describe(catalogue: Catalogue, name: str) -> Response:
 
 
 def _manifest(catalogue: Catalogue, name: str) -> Response:
-    served = catalogue.find(name)
-    return _replaceable(served.manifest, served.bundle.digest, mimetype="application/json")
+    return _replaceable(catalogue.find(name).manifest)
 
 
 def _signature(catalogue: Catalogue, name: str) -> Response:
     signature = catalogue.find(name).signature
     if signature is None:
         raise NotFoundError(f"the bundle {name} is not signed")
-    return _replaceable(signature, hashlib.sha256(signature).hexdigest(), mimetype=_BYTES)
+    return _replaceable(signature, mimetype=_BYTES)
 
 
 def _release(catalogue: Catalogue, name: str) -> Response:
     release = catalogue.find(name).release
     if release is None:
         raise NotFoundError(f"the bundle {name} is not released", hint="pathweave release sign")
-    return _replaceable(release, hashlib.sha256(release).hexdigest(), mimetype="application/json")
+    return _replaceable(release)
 
 
 def _key_list(catalogue: Catalogue, name: str, number: str) -> Response:
     if not _NUMBER.fullmatch(number):
         raise NotFoundError("key lists have numbers from 1 on")
-    data = catalogue.find_key_list(name, int(number))
-    return _replaceable(data, hashlib.sha256(data).hexdigest(), mimetype="application/json")
+    return _replaceable(catalogue.find_key_list(name, int(number)))
 
 
 def _blob(catalogue: Catalogue, name: str, blob: str) -> Response:
@@ -94,8 +96,8 @@ def _blob(catalogue: Catalogue, name: str, blob: str) -> Response:
     return reply
 
 
-def _replaceable(data: bytes, digest: str, *, mimetype: str) -> Response:
-    reply = _conditional(io.BytesIO(data), digest, mimetype=mimetype)
+def _replaceable(data: bytes, *, mimetype: str = JSON) -> Response:
+    reply = _conditional(io.BytesIO(data), hashlib.sha256(data).hexdigest(), mimetype=mimetype)
     reply.headers["Cache-Control"] = "no-cache"
     return reply
 
@@ -116,3 +118,29 @@ def _send_section(reply: Response, source: Path | io.BytesIO) -> None:
     file = source.open("rb") if isinstance(source, Path) else io.BytesIO(source.getvalue())
     reply.close()
     reply.response = wrap_file(request.environ, cast(BinaryIO, FileSection(file, start, stop)))
+
+
+class FileSection:
+    """The bytes ``start`` to ``stop`` of ``file``: what waitress asks of a file. Closing it closes ``file``."""
+
+    def __init__(self, file: BinaryIO, start: int, stop: int) -> None:
+        self._file, self._start, self._size = file, start, stop - start
+        self.seek(0)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to ``offset``, relative to the section."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self.tell(), os.SEEK_END: self._size}[whence]
+        return self._file.seek(self._start + max(0, base + offset)) - self._start
+
+    def tell(self) -> int:
+        """The position in the section."""
+        return self._file.tell() - self._start
+
+    def read(self, size: int = -1) -> bytes:
+        """Up to ``size`` bytes, all that are left if it is negative."""
+        left = max(0, self._size - self.tell())
+        return self._file.read(left if size < 0 else min(size, left))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

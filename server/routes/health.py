@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from flask import Blueprint, Response, jsonify
 
 from device_sdk import __version__
+from server.access.route import Route
+from server.http.serving import Lane
 from server.services import Services
 
 
-def health_routes(services: Services) -> Blueprint:
+def routes(services: Services) -> Blueprint:
     """The route of health."""
-    routes = Blueprint("health", __name__)
-    routes.add_url_rule("/health", "health", partial(_health, services))
-    return routes
+    blueprint = Blueprint("health", __name__)
+    blueprint.add_url_rule("/health", "health", Route(_health, services, scope=None, lane=Lane.QUICK))
+    return blueprint
 
 
 def _health(services: Services) -> Response:

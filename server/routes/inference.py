@@ -20,13 +20,15 @@ from device_sdk.offload.open_inference import (
     decode_request,
     encode_response,
 )
-from server.authentication import client_name
-from server.compression import ENCODINGS, compress
-from server.connections import CLIENT_GONE, RECEIVED_S
+from server.access.authentication import client
+from server.access.route import Route
+from server.access.scopes import Scope
 from server.errors import NotFoundError, OverloadedError, TooLargeError
+from server.http.connections import CLIENT_GONE, RECEIVED_S
+from server.http.request_body import ENCODINGS, compress, read_body, reserve
+from server.http.serving import Lane
 from server.inference.offers import OfferedModel, Work, offered
 from server.inference.queue import ASK_AFTER_S
-from server.request_body import read_body, reserve
 from server.services import Services
 
 # JSON numbers take many times their size as Python objects, so large JSON is decoded one at a time. The interpreter
@@ -35,18 +37,20 @@ _decoding = threading.Lock()
 _LARGE_JSON_BYTES = 256 * 1024
 
 
-def inference_routes(services: Services) -> Blueprint:
+def routes(services: Services) -> Blueprint:
     """The routes of the protocol."""
-    routes = Blueprint("inference", __name__, url_prefix="/v2")
-    routes.add_url_rule("", "server", _server)
-    routes.add_url_rule("/health/live", "live", _live)
-    routes.add_url_rule("/health/ready", "ready", partial(_ready, services))
+    blueprint = Blueprint("inference", __name__, url_prefix="/v2")
+    route, public = partial(Route, scope=Scope.DEVICE), partial(Route, scope=None, lane=Lane.QUICK)
+    infer = route(_infer, services, lane=Lane.INFERENCE, methods=("POST",))
+    blueprint.add_url_rule("", "server", route(_server))
+    blueprint.add_url_rule("/health/live", "live", public(_live))
+    blueprint.add_url_rule("/health/ready", "ready", public(_ready, services))
     for prefix in ("/models/<model>", "/models/<model>/versions/<version>"):
         which = "version" if "version" in prefix else "model"
-        routes.add_url_rule(prefix, which, partial(_metadata, services))
-        routes.add_url_rule(f"{prefix}/ready", f"{which}_ready", partial(_model_ready, services))
-        routes.add_url_rule(f"{prefix}/infer", f"{which}_infer", partial(_infer, services), methods=["POST"])
-    return routes
+        blueprint.add_url_rule(prefix, which, route(_metadata, services))
+        blueprint.add_url_rule(f"{prefix}/ready", f"{which}_ready", route(_model_ready, services))
+        blueprint.add_url_rule(f"{prefix}/infer", f"{which}_infer", infer)
+    return blueprint
 
 
 def _server() -> Response:
@@ -75,9 +79,9 @@ def _infer(services: Services, model: str, version: str | None = None) -> Respon
     """1. find the model; 2. admit the request; 3. read, 4. check, 5. run; 6. reply."""
     found = _find(services, model, version)
     received_s = request.environ.get(RECEIVED_S, time.monotonic())
-    with services.queue.admit(client_name()):
-        if time.monotonic() - received_s >= ASK_AFTER_S:
-            _require_wanted()
+    with services.queue.admit(client().name):
+        if time.monotonic() - received_s >= ASK_AFTER_S and _client_gone()():
+            raise OverloadedError("the client has gone")  # as it does when its deadline has passed
         asked = _read(services)
         work = _take(found, asked, max_rows=services.settings.max_rows)
         loaded = services.models.load(found.bundle, work.edges)
@@ -88,12 +92,6 @@ def _infer(services: Services, model: str, version: str | None = None) -> Respon
             abandoned=_client_gone(),
         )
         return _write(asked, found.reply(asked, outputs))
-
-
-def _require_wanted() -> None:
-    """A client whose deadline has passed closes its connection; nothing is done for it."""
-    if _client_gone()():
-        raise OverloadedError("the client has gone")
 
 
 def _client_gone() -> Callable[[], bool]:

@@ -9,13 +9,14 @@ import msgspec
 from flask import Blueprint, Response, jsonify, request
 
 from device_sdk.files.untrusted_json import decode_json
-from server.authentication import client, client_name
+from server.access.authentication import client
+from server.access.route import FORM, JSON, Route
+from server.access.scopes import Scope
 from server.errors import MalformedError, NotFoundError
+from server.http.request_body import read_body
 from server.jobs.intake import take_job
 from server.jobs.store import NO_JOB, NO_JOB_HINT, Job, State
 from server.jobs.worker import without_paths
-from server.request_body import read_body
-from server.scopes import Scope
 from server.services import Services
 
 _LOG_BYTES = 65_536
@@ -28,28 +29,32 @@ class _Publication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str | None = None
 
 
-def job_routes(services: Services) -> Blueprint:
+def routes(services: Services) -> Blueprint:
     """The routes of jobs."""
-    routes = Blueprint("jobs", __name__, url_prefix="/v1/jobs")
-    routes.add_url_rule("", "list", partial(_list, services))
-    routes.add_url_rule("", "add", partial(_add, services), methods=["POST"])
-    routes.add_url_rule("/<job_id>", "describe", partial(_describe, services))
-    routes.add_url_rule("/<job_id>", "cancel", partial(_cancel, services), methods=["DELETE"])
-    routes.add_url_rule("/<job_id>/log", "log", partial(_log, services))
-    routes.add_url_rule("/<job_id>/publish", "publish", partial(_publish, services), methods=["POST"])
-    return routes
+    blueprint = Blueprint("jobs", __name__, url_prefix="/v1/jobs")
+    route = partial(Route, scope=Scope.PACKAGE)
+    publish = Route(_publish, services, scope=Scope.OPERATOR, methods=("POST",), body_types=(JSON,))
+    blueprint.add_url_rule("", "list", route(_list, services))
+    blueprint.add_url_rule("", "add", route(_add, services, methods=("POST",), body_types=(JSON, FORM)))
+    blueprint.add_url_rule("/<job_id>", "describe", route(_describe, services))
+    blueprint.add_url_rule("/<job_id>", "cancel", route(_cancel, services, methods=("DELETE",)))
+    blueprint.add_url_rule("/<job_id>/log", "log", route(_log, services))
+    blueprint.add_url_rule("/<job_id>/publish", "publish", publish)
+    return blueprint
 
 
 def _list(services: Services) -> Response:
-    owner = None if client().may(Scope.OPERATOR) else client_name()
-    jobs = services.jobs.latest(services.settings.listed_jobs, client=owner)
+    owner = None if client().may(Scope.OPERATOR) else client().name
+    settings = services.settings
+    most = settings.keep_jobs + settings.max_queued_jobs + settings.jobs_at_once
+    jobs = services.jobs.latest(most, client=owner)
     listed = [_described(services, job) for job in jobs]
     return jsonify({"jobs": listed, "data": sorted(services.runner.references())})
 
 
 def _add(services: Services) -> Response:
     job = take_job(
-        request, client=client_name(), settings=services.settings, store=services.jobs, runner=services.runner
+        request, client=client().name, settings=services.settings, store=services.jobs, runner=services.runner
     )
     reply = jsonify(_described(services, job))
     reply.status_code = 202
@@ -71,7 +76,7 @@ def _publish(services: Services, job_id: str) -> Response:
         asked = decode_json(body, _Publication) if body else _Publication()
     except ValueError as error:
         raise MalformedError(f"the publication is invalid: {error}", hint='send {} or {"name": "NAME"}') from error
-    return jsonify(_described(services, services.runner.publish(job_id, name=asked.name, by=client_name())))
+    return jsonify(_described(services, services.runner.publish(job_id, name=asked.name, by=client().name)))
 
 
 def _log(services: Services, job_id: str) -> Response:
@@ -86,7 +91,7 @@ def _log(services: Services, job_id: str) -> Response:
 def _find(services: Services, job_id: str) -> Job:
     """A job of the client, or any job for an operator (NotFoundError otherwise)."""
     job = services.jobs.find(job_id)
-    if job.client != client_name() and not client().may(Scope.OPERATOR):
+    if job.client != client().name and not client().may(Scope.OPERATOR):
         raise NotFoundError(NO_JOB, hint=NO_JOB_HINT)
     return job
 

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 
 from flask import Blueprint, Response, jsonify, request
 
-from server.authentication import client
-from server.log_lines import check_device, check_lines
-from server.request_body import read_body
+from server.access.authentication import client
+from server.access.route import Route
+from server.access.scopes import Scope
+from server.http.request_body import read_body
 from server.services import Services
+from server.state.log_store import check_device, check_lines
 
 
-def log_routes(services: Services) -> Blueprint:
+def routes(services: Services) -> Blueprint:
     """The routes of logs and devices."""
-    routes = Blueprint("logs", __name__, url_prefix="/v1")
-    routes.add_url_rule("/logs", "add", partial(_add, services), methods=["POST"])
-    routes.add_url_rule("/devices", "devices", partial(_devices, services))
-    return routes
+    blueprint = Blueprint("logs", __name__, url_prefix="/v1")
+    blueprint.add_url_rule("/logs", "add", Route(_add, services, scope=Scope.DEVICE, methods=("POST",)))
+    blueprint.add_url_rule("/devices", "devices", Route(_devices, services, scope=Scope.OPERATOR))
+    return blueprint
 
 
 def _add(services: Services) -> Response:

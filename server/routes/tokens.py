@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 from flask import Blueprint, Response, jsonify, request
 
 from device_sdk.errors import UsageError
-from device_sdk.files.untrusted_json import decode_json
-from server.errors import MalformedError, NotFoundError
-from server.request_body import read_body
+from server.access.route import Route
+from server.access.scopes import Scope
+from server.errors import NotFoundError
+from server.http.request_body import read_json
 from server.services import Services
 
 _MAX_BYTES = 4096
@@ -34,30 +35,29 @@ class _NewCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expires_days: Annotated[float, msgspec.Meta(gt=0, le=10_000)] = TOKEN_DAYS
 
 
-_Body = TypeVar("_Body", _Enrolment, _NewCode)
-
-
-def token_routes(services: Services) -> Blueprint:
+def routes(services: Services) -> Blueprint:
     """The routes of tokens and enrolment."""
-    routes = Blueprint("tokens", __name__, url_prefix="/v1")
-    routes.add_url_rule("/enrolments", "enrol", partial(_enrol, services), methods=["POST"])
-    routes.add_url_rule("/enrolment-codes", "new_code", partial(_new_code, services), methods=["POST"])
-    routes.add_url_rule("/tokens", "list", partial(_list, services))
-    routes.add_url_rule("/tokens/<name>", "revoke", partial(_revoke, services), methods=["DELETE"])
-    return routes
+    blueprint = Blueprint("tokens", __name__, url_prefix="/v1")
+    route = partial(Route, scope=Scope.ADMIN)
+    enrol = Route(_enrol, services, scope=None, methods=("POST",))  # the code in the body stands in for a token
+    blueprint.add_url_rule("/enrolments", "enrol", enrol)
+    blueprint.add_url_rule("/enrolment-codes", "new_code", route(_new_code, services, methods=("POST",)))
+    blueprint.add_url_rule("/tokens", "list", route(_list, services))
+    blueprint.add_url_rule("/tokens/<name>", "revoke", route(_revoke, services, methods=("DELETE",)))
+    return blueprint
 
 
 def _enrol(services: Services) -> Response:
     address, attempts = request.remote_addr or "unknown", services.enrolment_attempts
     attempts.take(address)
-    asked = _read(_Enrolment)
+    asked = read_json(request, _Enrolment, max_bytes=_MAX_BYTES)
     made = services.enrolments.exchange(asked.code, asked.device)
     attempts.forgive(address)
     return _created(token=made.token, device=made.device, scope="device", expires=made.expires)
 
 
 def _new_code(services: Services) -> Response:
-    asked = _read(_NewCode)
+    asked = read_json(request, _NewCode, max_bytes=_MAX_BYTES)
     minutes, days = asked.expires_minutes, asked.expires_days
     code = services.enrolments.new_code(device=asked.device, minutes=minutes, days=days)
     return _created(code=code, device=asked.device, expires_minutes=minutes, expires_days=days)
@@ -73,13 +73,6 @@ def _revoke(services: Services, name: str) -> Response:
     except UsageError as error:
         raise NotFoundError(str(error), hint="GET /v1/tokens lists them") from error
     return jsonify({"name": name, "state": "revoked"})
-
-
-def _read(kind: type[_Body]) -> _Body:
-    try:
-        return decode_json(read_body(request, max_bytes=_MAX_BYTES), kind)
-    except ValueError as error:
-        raise MalformedError(f"the request is invalid: {error}") from error
 
 
 def _created(**values: object) -> Response:

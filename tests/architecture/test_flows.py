@@ -12,11 +12,9 @@ from types import CodeType, FrameType
 
 import pytest
 
-from device_sdk.policies.adaptation import AdaptationSettings
-from device_sdk.policies.calibration import CalibrationSettings
+from device_sdk.policies.gathering import AdaptationSettings
 from device_sdk.signing import signatures
-from device_sdk.supernet.cost import Budget
-from device_sdk.supernet.requirement import Requirement
+from device_sdk.supernet.goal import Goal
 from pathweave import AdaptiveModel
 from tests.device_sdk.tiny_bundle import TinyBundle, draw_images, write_tiny_bundle
 
@@ -26,8 +24,8 @@ CEILINGS = {  # files, functions
     "open": (57, 220),
     "call": (10, 20),
     "adapt": (77, 465),
-    "calibrate": (59, 270),
-    "plan": (74, 400),
+    "exits": (59, 270),
+    "all kinds": (74, 400),
 }
 
 
@@ -82,15 +80,16 @@ def state(bundle: TinyBundle, tmp_path: Path) -> Path:
     return tmp_path
 
 
+QUICK = AdaptationSettings(time_limit_s=1.0)
 FLOWS: dict[str, Callable[[AdaptiveModel, TinyBundle], object]] = {
     "call": lambda model, tiny: model(tiny.images[0]),
-    "adapt": lambda model, tiny: model.adapt(
-        tiny.images, tiny.labels, Budget(latency_ratio=0.9), settings=AdaptationSettings(time_limit_s=1.0)
+    "adapt": lambda model, tiny: model.adapt(tiny.images, Goal(latency_ratio=0.9), labels=tiny.labels, settings=QUICK),
+    "exits": lambda model, tiny: model.adapt(
+        tiny.images, Goal(optimise="latency_ms", max_drop=0.005), {"exits"}, tiny.labels
     ),
-    "calibrate": lambda model, tiny: model.calibrate(
-        tiny.images, tiny.labels, settings=CalibrationSettings(confirm=False)
+    "all kinds": lambda model, tiny: model.adapt(
+        tiny.images, Goal(latency_ms=1e3, coverage=0.9), {"subnets", "exits", "abstain"}, tiny.labels, settings=QUICK
     ),
-    "plan": lambda model, tiny: model.plan_for(tiny.images, tiny.labels, Requirement(latency_ms=1e3)),
 }
 
 

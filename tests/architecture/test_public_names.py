@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -12,15 +11,17 @@ import device_sdk.supernet.plan
 import pathweave
 import pathweave.errors
 import pathweave.plan
+from device_sdk.signing import signatures
+from pathweave.cli import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 
 PUBLIC_NAMES = {
     *("AdaptiveModel", "Answer", "Running", "Plan", "plan_head", "PathweaveError"),
-    *("Budget", "Requirement", "Uplink", "Power", "RemoteModel"),
-    *("AdaptationSettings", "CalibrationSettings", "ElasticSettings", "LiveSettings"),
+    *("open", "Goal", "Found", "Uplink", "Power", "RemoteModel"),
+    *("AdaptationSettings", "ElasticSettings", "LiveSettings"),
 }
-MOST_NAMES = 18  # what a person can hold in the head
+MOST_NAMES, MOST_MEMBERS, MOST_COMMANDS = 18, 18, 12  # what a person can hold in the head
 
 TIMES_AS_LONG_AS_NUMPY = 10.0  # in processor time; usually 5
 
@@ -37,6 +38,18 @@ def test_every_public_name_is_there() -> None:
 
 def test_there_are_few_of_them() -> None:
     assert len(pathweave.__all__) <= MOST_NAMES
+    assert len(COMMANDS) <= MOST_COMMANDS
+
+
+def test_an_open_model_has_few_members(tmp_path: Path) -> None:
+    from tests.device_sdk.tiny_bundle import write_tiny_bundle
+
+    private, _ = signatures.new_key_pair()
+    (tmp_path / "key").write_bytes(private)
+    write_tiny_bundle(tmp_path / "bundle", tmp_path / "key")
+    with pathweave.open(tmp_path / "bundle", state_folder=tmp_path / "state") as model:
+        members = {name for name in dir(model) if not name.startswith("_")}
+    assert len(members) <= MOST_MEMBERS, sorted(members)
 
 
 def test_every_error_of_the_sdk_is_in_its_room() -> None:
@@ -57,10 +70,17 @@ def test_every_term_of_a_plan_is_in_its_room() -> None:
     assert terms <= vars(pathweave.plan).keys()
 
 
-@pytest.mark.parametrize(("name", "room"), [("InputError", "errors"), ("MaxConfidence", "plan"), ("Supernet", "plan")])
-def test_a_name_that_moved_is_found_and_says_where_it_is_now(name: str, room: str) -> None:
-    with pytest.warns(DeprecationWarning, match=f"from pathweave.{room} import {name}"):
-        assert getattr(pathweave, name) is getattr(importlib.import_module(f"pathweave.{room}"), name)
+@pytest.mark.parametrize(
+    ("name", "now"),
+    [
+        ("InputError", "from pathweave.errors import InputError"),
+        ("MaxConfidence", "from pathweave.plan import MaxConfidence"),
+        ("Budget", "it is now pathweave.Goal"),
+    ],
+)
+def test_a_name_that_moved_says_where_it_is_now(name: str, now: str) -> None:
+    with pytest.raises(AttributeError, match=now):
+        getattr(pathweave, name)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
@@ -69,7 +89,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("statement", ["import pathweave", "from pathweave import AdaptiveModel, Budget"])
+@pytest.mark.parametrize("statement", ["import pathweave", "from pathweave import AdaptiveModel, Goal"])
 def test_importing_is_quick_and_leaves_heavy_libraries_alone(statement: str) -> None:
     seconds, heavy = imported(statement)
     assert heavy == ""

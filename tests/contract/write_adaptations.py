@@ -22,8 +22,14 @@ from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.execution.workspace import Workspace
 from device_sdk.live.plan_pool import pool_of
 from device_sdk.live.pool_search import PoolSearch
-from device_sdk.policies.adaptation import Adaptation, AdaptationSettings, make_evaluator, search_positions
-from device_sdk.policies.calibration import CalibrationSettings, calibrate_plan
+from device_sdk.policies.costs.answers import answer_everywhere
+from device_sdk.policies.costs.expected_cost import expected_cost
+from device_sdk.policies.exits.placed_exits import exit_sets
+from device_sdk.policies.exits.timed_exits import with_further_exits
+from device_sdk.policies.found import Found, Measured
+from device_sdk.policies.gathering import AdaptationSettings, search_positions
+from device_sdk.policies.planning.choice import Choice
+from device_sdk.policies.subnet_search import make_evaluator
 from device_sdk.profiling.fitting import fit_latency, fit_memory
 from device_sdk.profiling.profile import MeasuredEdge, MeasuredExit, MeasuredSubnet, Profile
 from device_sdk.progress import SilentProgress
@@ -31,7 +37,8 @@ from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.onnx_runtime import OnnxRuntime
 from device_sdk.search import find_subnets, make_strategy
 from device_sdk.search.port import Candidate, SearchProblem
-from device_sdk.supernet.cost import Budget, Cost, EdgeCost
+from device_sdk.supernet.cost import Budget, Cost, EdgeCost, PlanCost
+from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.paths import enumerate_subnets, sample_uniformly
 from device_sdk.supernet.plan import Edge, Plan, Subnet
 
@@ -45,21 +52,12 @@ CASES = [
     ("pathweave", {"latency_ms": 4.0, "memory_mb": 0.014}, 2),
     ("adaptivenet", {"latency_ms": 3.0}, 3),
 ]
-CALIBRATIONS = [  # of a subnet, with labels or not
-    ("o0 o1 o2 o3", True, CalibrationSettings(accuracy_drop=0.2, confirm=False, timed_exits=False)),
-    (
-        "o0 o1 o2 o3",
-        True,
-        CalibrationSettings(accuracy_drop=0.05, escalated_share=0.1, confirm=False, timed_exits=False),
-    ),
-    (
-        "o0@int8 o1 o2 o3",
-        False,
-        CalibrationSettings(accuracy_drop=0.3, exit_memory_mb=0.0008, confirm=False, timed_exits=False),
-    ),
-    ("o0 m1-3 o3", True, CalibrationSettings(use_exits=False, escalated_share=0.25, confirm=False, timed_exits=False)),
-    ("o0 o1 o2 o3", True, CalibrationSettings(accuracy_drop=0.0, confirm=False)),
-    ("o0@int8 o1 s2 o3", False, CalibrationSettings(accuracy_drop=0.2, confirm=False)),
+EXIT_SETS = [  # of a subnet, with labels or not, for an accuracy that exits may cost
+    ("o0 o1 o2 o3", True, 0.2),
+    ("o0 o1 o2 o3", True, 0.05),
+    ("o0@int8 o1 o2 o3", False, 0.3),
+    ("o0 o1 o2 o3", True, 0.0),
+    ("o0@int8 o1 s2 o3", False, 0.2),
 ]
 POOL_BUDGETS = [{"latency_ms": 1.5}, {"latency_ms": 2.25, "memory_mb": 0.014}, {"latency_ms": 0.125}]
 HOUR_S = 3600.0  # a time limit that is none
@@ -91,7 +89,7 @@ def main(target: Path) -> None:
         "predicted_ms": {str(one): profile.cost_model().latency_ms(one) for one in some_subnets(bundle)},
         "cache_bytes": CACHE_BYTES,
         "cases": [case(workspace, profile, images, labels, *one) for one in CASES],
-        "calibrations": [calibration(workspace, profile, images, labels, *one) for one in CALIBRATIONS],
+        "exit_sets": [chosen_exits(workspace, profile, images, labels, *one) for one in EXIT_SETS],
         "answers": answers(workspace, images),
         "pool": pool_vectors(bundle),
         "pool_searches": pool_searches(workspace, profile, images, labels),
@@ -226,36 +224,32 @@ def case(
     }
 
 
-def calibration(
+def chosen_exits(
     workspace: Workspace,
     profile: Profile,
     images: Images,
     labels: npt.NDArray[np.int64],
     subnet: str,
     labelled: bool,
-    settings: CalibrationSettings,
+    accuracy_drop: float,
 ) -> dict[str, Any]:
-    """The exits and thresholds of a subnet by 500 images, untimed."""
-    edges = tuple(map(Edge.parse, subnet.split()))
+    """The exits and thresholds of a subnet by 500 images, and those that only deadlines need, in order."""
+    path, costs = Subnet(tuple(map(Edge.parse, subnet.split()))), profile.cost_model()
     prepared = prepare(np.stack(images), workspace.bundle.manifest.preprocessing, input_shape=(3, 2, 2))
     targets = labels if labelled else None
-    found = calibrate_plan(
-        workspace, profile, Subnet(edges), prepared, targets, settings=settings, progress=SilentProgress()
-    )
+    answers = answer_everywhere(workspace, path, prepared, targets, use_exits=True, batch=64)
+    plan = Plan(path, next(iter(exit_sets(answers, costs, [accuracy_drop])), ()))
+    cost = expected_cost(workspace.supernet, plan, answers.evidence, costs)
+    assert cost.accuracy is not None
     return {
         "subnet": subnet,
         "labelled": labelled,
-        "accuracy_drop": settings.accuracy_drop,
-        "exit_memory_mb": settings.exit_memory_mb,
-        "escalated_share": settings.escalated_share,
-        "use_exits": settings.use_exits,
-        "timed_exits": settings.timed_exits,
-        "exits": {one.exit: rounded(one.threshold) for one in found.plan.exits},
-        "hard_threshold": None if found.plan.hard_threshold is None else rounded(found.plan.hard_threshold),
-        "accuracy": rounded(found.accuracy),
-        "accuracy_without_exits": rounded(found.accuracy_without_exits),
-        "share_early": rounded(found.share_early),
-        "share_escalated": rounded(found.share_escalated),
+        "accuracy_drop": accuracy_drop,
+        "exits": {one.exit: rounded(one.threshold) for one in plan.exits},
+        "further": [one.exit for one in with_further_exits(workspace.supernet, plan).exits],
+        "accuracy": rounded(cost.accuracy),
+        "accuracy_without_exits": rounded(float(answers.right(-1).mean())),
+        "share_early": rounded(cost.share_early),
     }
 
 
@@ -280,29 +274,19 @@ def pool_vectors(bundle: Bundle) -> dict[str, Any]:
         candidates.append(Candidate(Plan(subnet), cost, accuracy, None if number % 4 == 3 else accuracy - 1 / 128))
     budget = Budget(latency_ms=2.5, memory_mb=0.02)
     chosen = sorted((one for one in candidates if budget.fits(one.cost)), key=lambda one: -one.expected_accuracy)[1]
-    found = Adaptation(
-        plan=chosen.plan,
-        budget=budget,
-        predicted_ms=chosen.cost.latency_ms,
-        measured_ms=1.25 * chosen.cost.latency_ms,
-        median_ms=1.25 * chosen.cost.latency_ms,
-        measured_interval_ms=(1.2 * chosen.cost.latency_ms, 1.3 * chosen.cost.latency_ms),
-        within_budget_probability=1.0,
-        full_measured_ms=4.0,
-        slowdown=1.0,
-        prepare_ms=0.0,
-        predicted_peak_bytes=chosen.cost.peak_bytes,
-        accuracy_search=chosen.accuracy,
-        accuracy_interval=(0.0, 1.0),
-        accuracy_holdout=None,
-        full_accuracy_holdout=None,
-        search_samples=100,
-        holdout_samples=0,
-        subnets_evaluated=len(candidates),
-        seconds=1.0,
-        stopped="done",
-        pool=tuple(candidates),
+    measured_ms, none = (
+        1.25 * chosen.cost.latency_ms,
+        PlanCost(accuracy=None, latency_ms=None, p95_latency_ms=None, bytes_sent=0.0, peak_bytes=0),
     )
+    measured = Measured(
+        latency_ms=measured_ms,
+        interval_ms=(measured_ms, measured_ms),
+        median_ms=measured_ms,
+        within_budget_probability=1.0,
+        full_ms=4.0,
+    )
+    goal = Goal(latency_ms=2.5, memory_mb=0.02)
+    found = Found(choice=Choice(chosen.plan, none, {}, 0), goal=goal, measured=measured, pool=tuple(candidates))
     pool = json.loads(msgspec.json.encode(pool_of(found)))
     assert 2 < len(pool["candidates"]) < len(candidates)
     return {"found": [json.loads(msgspec.json.encode(one)) for one in candidates], "pool": pool}

@@ -21,7 +21,7 @@ VECTORS = {  # what Kotlin's tests read of them, and the scripts that write them
     "placements.json": ("placements.json", ("write_placements.py",)),
     "searches.json": ("searches.json", ("write_searches.py", "search_evidence.py")),
     "adaptations.json": ("adaptations.json", ("write_adaptations.py",)),
-    "exits_in_search.json": ("exits_in_search.json", ("write_exits_in_search.py",)),
+    "shortlists.json": ("shortlists.json", ("write_shortlists.py",)),
     "priors.json": ("priors.json", ("write_priors.py",)),
     "deadlines.json": ("deadlines.json", ("write_deadlines.py",)),
     "elastic.json": ("elastic.json", ("write_elastic.py",)),

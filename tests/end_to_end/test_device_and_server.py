@@ -22,13 +22,23 @@ from device_sdk.errors import ProtocolError, RefusedError, SignatureError, Trans
 from device_sdk.logs.adaptation_log import Delivered, Escalating, Splitting, read_log
 from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.policies.calibration import CalibrationSettings
+from device_sdk.policies.measured_splits.decision import SplitDecision
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import ABSTAINED, FALLBACK, SERVER
 from device_sdk.signing.signatures import new_key_pair
-from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Abstain, Ask, MaxConfidence, Plan, RemoteRef, Split
-from device_sdk.supernet.requirement import Requirement
+from device_sdk.supernet.cost import Uplink
+from device_sdk.supernet.goal import Goal
+from device_sdk.supernet.plan import (
+    ANY_SERVER,
+    UNREACHABLE_CONFIDENCE,
+    Abstain,
+    Ask,
+    MaxConfidence,
+    Plan,
+    RemoteRef,
+    Split,
+)
 from pathweave.server_process import running_server
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +104,8 @@ def cheapest(model: AdaptiveModel) -> None:
 
 
 def hard_all(model: AdaptiveModel, images: np.ndarray) -> None:
-    model.calibrate(images, None, settings=CalibrationSettings(escalated_share=1.0, use_exits=False))
+    everything = Ask(MaxConfidence(UNREACHABLE_CONFIDENCE), ANY_SERVER)
+    model.use(Plan(model.plan.subnet, hard=everything))
 
 
 def settings(server: str, **changes: object) -> RemoteModel:
@@ -107,7 +118,7 @@ def test_a_bundle_opens_from_a_server_and_is_not_fetched_twice(server, public_ke
     with AdaptiveModel.open(address, trust=public_key, state_folder=tmp_path) as model:
         np.testing.assert_allclose(model(images).output, full_answers, atol=1e-4)
     with AdaptiveModel.open(address, trust=public_key, state_folder=tmp_path) as model:
-        deliveries = [line.event for line in read_log(model.log_path) if isinstance(line.event, Delivered)]
+        deliveries = [line.event for line in read_log(model.log.path) if isinstance(line.event, Delivered)]
     assert [(delivery.how, delivery.blobs_fetched > 0) for delivery in deliveries] == [
         ("downloaded", True),
         ("unchanged", False),
@@ -134,7 +145,7 @@ def test_offline_the_last_good_bundle_opens(demo_folder, public_key, tmp_path, i
         AdaptiveModel.open(address, trust=public_key, state_folder=tmp_path / "state").close()
     with AdaptiveModel.open(address, trust=public_key, state_folder=tmp_path / "state") as model:
         np.testing.assert_allclose(model(images).output, full_answers, atol=1e-4)
-        [*_, last] = [line.event for line in read_log(model.log_path) if isinstance(line.event, Delivered)]
+        [*_, last] = [line.event for line in read_log(model.log.path) if isinstance(line.event, Delivered)]
     assert last.how == "kept"
     assert "no connection" in (last.failure or "")
 
@@ -153,7 +164,7 @@ def test_an_older_version_is_refused_by_who_has_a_newer_one(demo_folder, tmp_pat
         manifest.write_text(json.dumps(newer | {"version": 6}))
         with AdaptiveModel.open(address, trust=None, state_folder=store) as model:
             assert model.bundle.manifest.version == 7
-            [*_, last] = [line.event for line in read_log(model.log_path) if isinstance(line.event, Delivered)]
+            [*_, last] = [line.event for line in read_log(model.log.path) if isinstance(line.event, Delivered)]
         assert "version 6" in (last.failure or "")
         with AdaptiveModel.open(address, trust=None, state_folder=store, allow_rollback=True) as model:
             assert model.bundle.manifest.version == 6
@@ -164,11 +175,11 @@ def test_hard_samples_get_the_servers_answers(server, public_key, state, images,
         cheapest(model)
         assert not np.allclose(model(images).output, full_answers, atol=1e-3)
         hard_all(model, images)
-        model.connect(settings(server))
+        model.remote.connect(settings(server))
         for answer in (model(images), model.infer(model.prepare(images))):
             assert set(answer.source) == {SERVER}
             np.testing.assert_allclose(answer.output, full_answers, atol=1e-4)
-        model.disconnect()
+        model.remote.disconnect()
         assert set(model(images).source) == {FALLBACK}
 
 
@@ -178,7 +189,7 @@ def test_hard_samples_get_both_answers_pooled(server, public_key, state, images,
         own = model(images).output
         hard_all(model, images)
         pool = LogarithmicPool(device=0.25, server=0.5)
-        model.connect(settings(server, pool=pool))
+        model.remote.connect(settings(server, pool=pool))
         answer = model(images)
         assert set(answer.source) == {SERVER}
         np.testing.assert_allclose(answer.output, 0.25 * own + 0.5 * full_answers, atol=1e-4)
@@ -189,7 +200,7 @@ def test_a_connection_keeps_the_share_that_is_asked(server, public_key, state):
     with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=state) as model:
         cheapest(model)
         hard_all(model, data.images[:60])
-        model.connect(settings(server, share=0.25, timeout_s=20.0))
+        model.remote.connect(settings(server, share=0.25, timeout_s=20.0))
         sources = [source for _ in range(4) for source in model(data.images[:150]).source]
     assert FALLBACK not in sources
     assert sources.count(SERVER) / 600 == pytest.approx(0.25, abs=0.03)
@@ -202,22 +213,22 @@ def test_a_pool_that_gains_is_learned_and_used(server, public_key, state, images
         own = model(images).output
         hard_all(model, images)
         with pytest.raises(UsageError, match="no server is connected"):
-            model.pool_answers(data.images[:150], data.labels[:150])
-        model.connect(settings(server))
+            model.remote.pool(data.images[:150], data.labels[:150])
+        model.remote.connect(settings(server))
         alone = model(images).output
-        pool = model.pool_answers(data.images[:150], data.labels[:150])
+        pool = model.remote.pool(data.images[:150], data.labels[:150])
         expected = alone if pool is None else pool.pooled(own, alone)
         np.testing.assert_allclose(model(images).output, expected, atol=1e-4)
-        model.connect(settings(server, privacy="activations"))
+        model.remote.connect(settings(server, privacy="activations"))
         with pytest.raises(TransferError, match="may not be sent inputs"):
-            model.pool_answers(data.images[:150], data.labels[:150])
+            model.remote.pool(data.images[:150], data.labels[:150])
 
 
 def test_prepared_tensors_can_be_answered_too(server, public_key, state, images, full_answers):
     with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=state) as model:
         cheapest(model)
         hard_all(model, images)
-        model.connect(settings(server, model="digits"))
+        model.remote.connect(settings(server, model="digits"))
         answer = model(images)
         assert set(answer.source) == {SERVER}
         np.testing.assert_allclose(answer.output, full_answers, atol=1e-4)
@@ -228,9 +239,9 @@ def test_nothing_is_sent_without_leave(demo_folder, public_key, tmp_path, state,
     with running_server(demo_folder / "bundles" / "digits", data=tmp_path / "server") as url:
         with AdaptiveModel.open(demo_folder / "bundles" / "digits", trust=public_key, state_folder=state) as model:
             hard_all(model, images)
-            model.connect(settings(url, privacy="never"))
+            model.remote.connect(settings(url, privacy="never"))
             assert set(model(images).source) == {FALLBACK}
-        assert "escalating" not in model.log_path.read_text()
+        assert "escalating" not in model.log.path.read_text()
 
 
 @pytest.mark.slow
@@ -243,7 +254,7 @@ def test_every_sample_is_answered_whatever_becomes_of_the_server(
         cheapest(model)
         local = model(images).output
         hard_all(model, images)
-        model.connect(settings(url))
+        model.remote.connect(settings(url))
         assert _sources(model, images, local, full_answers) == {SERVER}
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -259,7 +270,7 @@ def test_every_sample_is_answered_whatever_becomes_of_the_server(
         finally:
             process.terminate()
             process.wait()
-        events = [line.event.answering for line in read_log(model.log_path) if isinstance(line.event, Escalating)]
+        events = [line.event.answering for line in read_log(model.log.path) if isinstance(line.event, Escalating)]
     assert events[:3] == [True, False, True]
 
 
@@ -296,7 +307,7 @@ def test_a_blob_that_decayed_on_the_disk_is_fetched_again(server, public_key, tm
 
 def test_a_split_plan_answers_like_the_whole_subnet(server, public_key, state, images, full_answers):
     with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=state) as model:
-        decision = model.split(tail_of(server), uplink_mbps=3)
+        decision = split(model, tail_of(server), 3)
         assert [cost.position for cost in decision.costs] == list(range(1, 13))  # the input itself may not travel
         for position in (4, 11):
             model.use(split_at(model, position))
@@ -305,13 +316,13 @@ def test_a_split_plan_answers_like_the_whole_subnet(server, public_key, state, i
             assert np.mean(answer.output.argmax(axis=1) == full_answers.argmax(axis=1)) >= 0.98
         model.use(split_at(model, 0))
         assert set(model(images).source) == {"subnet"}  # the privacy setting allows activations only
-        model.disconnect()
+        model.remote.disconnect()
         assert set(model(images).source) == {"subnet"}
 
 
 def test_what_the_server_answers_of_a_split_plan_may_be_abstained_from(server, public_key, state, images):
     with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=state) as model:
-        model.connect(tail_of(server))
+        model.remote.connect(tail_of(server))
         plan = split_at(model, 4)
         model.use(plan)
         confidences = model(images).confidence
@@ -325,20 +336,20 @@ def test_what_the_server_answers_of_a_split_plan_may_be_abstained_from(server, p
 def test_a_split_plan_goes_on_after_it_was_opened_again(server, public_key, state, images):
     address = f"{server}/v1/bundles/digits"
     with AdaptiveModel.open(address, trust=public_key, state_folder=state) as model:
-        model.connect(tail_of(server))
+        model.remote.connect(tail_of(server))
         model.use(split_at(model, 4))
         assert set(model(images).source) == {SERVER}
     with AdaptiveModel.open(address, trust=public_key, state_folder=state) as model:
         assert model.plan.split.position == 4
         assert set(model(images).source) == {"subnet"}
-        model.connect(tail_of(server))
+        model.remote.connect(tail_of(server))
         assert set(model(images).source) == {SERVER}
         model.use(Plan(model.bundle.supernet.original))
 
 
 def test_hard_samples_may_send_activations_alone(server, public_key, state, images, full_answers):
     with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=state) as model:
-        model.connect(tail_of(server))
+        model.remote.connect(tail_of(server))
         tail = split_at(model, 4).split.tail
         ask = Ask(MaxConfidence(0.9), RemoteRef("digits:tail", model.bundle.digest), 4, tail)
         model.use(Plan(model.bundle.supernet.original, hard=ask))
@@ -349,7 +360,7 @@ def test_hard_samples_may_send_activations_alone(server, public_key, state, imag
 
 def test_a_model_that_the_plan_was_not_made_for_is_not_asked(server, public_key, state, images):
     with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=state) as model:
-        model.connect(RemoteModel(server=server, model="digits", privacy="inputs", timeout_s=20))
+        model.remote.connect(RemoteModel(server=server, model="digits", privacy="inputs", timeout_s=20))
         for named in (RemoteRef("another"), RemoteRef("digits", "ab" * 32)):
             model.use(Plan(model.bundle.supernet.original, hard=Ask(MaxConfidence(UNREACHABLE_CONFIDENCE), named)))
             assert set(model(images).source) == {FALLBACK}
@@ -358,7 +369,7 @@ def test_a_model_that_the_plan_was_not_made_for_is_not_asked(server, public_key,
 
 def test_the_uplink_is_measured_if_it_is_not_given(server, public_key, state):
     with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=state) as model:
-        decision = model.split(tail_of(server))
+        decision = split(model, tail_of(server), None)
         assert decision.uplink.mbps > 1  # within one machine, however busy
         assert 0 < decision.uplink.round_trip_ms < 500
 
@@ -367,9 +378,9 @@ def test_the_uplink_is_measured_if_it_is_not_given(server, public_key, state):
 def test_an_uplink_of_nothing_is_refused_before_anything_is_sent(server, public_key, tmp_path, uplink_mbps):
     with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=tmp_path) as model:
         with pytest.raises(UsageError, match="above zero"):
-            model.split(tail_of(server), uplink_mbps=uplink_mbps)
-        with pytest.raises(UsageError, match="sends activations"):
-            model.split(RemoteModel(server=server, model="digits:tail"), uplink_mbps=3)
+            split(model, tail_of(server), uplink_mbps)
+        with pytest.raises(UsageError, match="may be sent nothing"):
+            split(model, RemoteModel(server=server, model="digits:tail"), 3)
 
 
 def test_a_split_plan_falls_back_when_the_server_is_gone(
@@ -377,7 +388,7 @@ def test_a_split_plan_falls_back_when_the_server_is_gone(
 ):
     process, url = _start_server(demo_folder / "bundles" / "digits", tmp_path / "server", port=0)
     with AdaptiveModel.open(demo_folder / "bundles" / "digits", trust=public_key, state_folder=state) as model:
-        model.split(tail_of(url), uplink_mbps=3)
+        split(model, tail_of(url), 3)
         model.use(split_at(model, 4))
         assert set(model(images).source) == {SERVER}
         process.kill()
@@ -385,7 +396,7 @@ def test_a_split_plan_falls_back_when_the_server_is_gone(
         answer = model(images)
         assert set(answer.source) == {FALLBACK}
         np.testing.assert_allclose(answer.output, full_answers, atol=1e-4)
-        events = [line.event.answering for line in read_log(model.log_path) if isinstance(line.event, Splitting)]
+        events = [line.event.answering for line in read_log(model.log.path) if isinstance(line.event, Splitting)]
         assert events == [True, False]
 
 
@@ -403,8 +414,16 @@ def test_a_server_with_another_version_runs_no_tail(demo_folder, public_key, tmp
         running_server(bundles, data=tmp_path / "server") as url,
     ):
         with pytest.raises(ProtocolError, match="another version of the bundle"):
-            model.split(tail_of(url), uplink_mbps=3)
+            split(model, tail_of(url), 3)
         assert set(model(images).source) == {"subnet"}
+
+
+def split(model: AdaptiveModel, tails: RemoteModel, uplink_mbps: float | None) -> SplitDecision:
+    model.remote.connect(tails)
+    uplink = None if uplink_mbps is None else Uplink(uplink_mbps)
+    found = model.adapt(None, Goal(optimise="latency_ms"), {"split"}, uplink=uplink)
+    assert found.split is not None
+    return found.split
 
 
 def tail_of(server: str) -> RemoteModel:
@@ -418,12 +437,12 @@ def test_a_plan_that_asks_is_chosen_by_the_servers_answers_and_keeps_what_it_pro
     images, labels = data.images[:150], data.labels[:150]
     with AdaptiveModel.open(demo_folder / "bundles" / "digits", trust=public_key, state_folder=state) as model:
         cheapest(model)
-        model.connect(settings(server, timeout_s=10.0))
-        model.connect(settings(server, model="digits:tail", timeout_s=10.0))
-        requirement = Requirement(accuracy=0.9, optimise="latency_ms")
-        planned = model.plan_for(images, labels, requirement)
-        kinds = planned.choice.by_kind
-        assert planned.servers.notes == ()
+        model.remote.connect(settings(server, timeout_s=10.0))
+        model.remote.connect(settings(server, model="digits:tail", timeout_s=10.0))
+        goal = Goal(accuracy=0.9, optimise="latency_ms")
+        found = model.adapt(images, goal, {"ask", "split", "abstain"}, labels)
+        kinds = found.by_kind
+        assert found.notes == ()
         assert {"ask", "split", "remote"} <= set(kinds)
         asking = kinds["ask"]
         model.use(asking.plan)
@@ -439,10 +458,11 @@ def test_a_plan_that_asks_is_chosen_by_the_servers_answers_and_keeps_what_it_pro
 def test_a_server_that_is_away_is_planned_without(demo_folder, public_key, state):
     data = load_dataset("digits#search")
     with AdaptiveModel.open(demo_folder / "bundles" / "digits", trust=public_key, state_folder=state) as model:
-        model.connect(settings("http://127.0.0.1:9"))
-        planned = model.plan_for(data.images[:60], data.labels[:60], Requirement(accuracy=0.5, optimise="latency_ms"))
-    assert "ask" not in planned.choice.by_kind
-    assert planned.servers.notes[0].startswith("no server is asked:")
+        model.remote.connect(settings("http://127.0.0.1:9"))
+        goal = Goal(accuracy=0.5, optimise="latency_ms")
+        found = model.adapt(data.images[:60], goal, {"subnets", "ask"}, data.labels[:60])
+    assert "ask" not in found.by_kind
+    assert found.notes[0].startswith("no server is asked:")
 
 
 def test_run_connects_the_models_that_the_plan_names_and_refuses_one_that_is_not_there(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk.delivery import exits as delivery
 from device_sdk.errors import BlobError, SelfTestError, TransferError, UsageError
 from device_sdk.logs.adaptation_log import ExitsExchanged, read_log
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.signing import signatures
+from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.plan import ExitChoice, Plan
 from pathweave.server_process import running_server
 from tests.device_sdk.tiny_bundle import draw_images, write_tiny_bundle
@@ -49,12 +48,12 @@ def stored(tmp_path: Path) -> int:
 
 
 def exchanges(model: AdaptiveModel) -> list[ExitsExchanged]:
-    return [line.event for line in read_log(model.log_path) if isinstance(line.event, ExitsExchanged)]
+    return [line.event for line in read_log(model.log.path) if isinstance(line.event, ExitsExchanged)]
 
 
 def test_a_bundle_opens_without_its_exits_and_their_blobs(opened, tmp_path, served):
     with opened() as model:
-        assert model.exits == ()
+        assert model.exits.held == ()
         assert [one.id for one in model.bundle.offered.exits] == list(ALL)
         assert model(draw_images(3, seed=5)[0]).source == ("subnet",) * 3
         without = stored(tmp_path)
@@ -64,8 +63,8 @@ def test_a_bundle_opens_without_its_exits_and_their_blobs(opened, tmp_path, serv
 def test_exits_are_fetched_tested_and_held_from_then_on(opened, tmp_path):
     with opened() as model:
         before = stored(tmp_path)
-        model.set_exits(["x3-pooled", "x1-pooled"])
-        assert model.exits == ("x1-pooled", "x3-pooled")
+        model.exits.hold(["x3-pooled", "x1-pooled"])
+        assert model.exits.held == ("x1-pooled", "x3-pooled")
         assert stored(tmp_path) == before + 2
         model.use(Plan(model.bundle.supernet.original, exits=(ExitChoice("x1-pooled", 0.0),)))
         assert set(model(draw_images(3, seed=5)[0]).source) == {"exit x1-pooled"}
@@ -73,16 +72,16 @@ def test_exits_are_fetched_tested_and_held_from_then_on(opened, tmp_path):
         assert (event.added, event.dropped, event.chosen_by) == (("x1-pooled", "x3-pooled"), (), "caller")
         assert event.bytes_fetched > 0
     with opened() as again:
-        assert again.exits == ("x1-pooled", "x3-pooled")
+        assert again.exits.held == ("x1-pooled", "x3-pooled")
         assert again.plan.exits == (ExitChoice("x1-pooled", 0.0),)
 
 
 def test_a_plan_loses_the_exits_that_go_and_opens_again_without_them(opened):
     with opened() as model:
-        model.set_exits(["x1-pooled", "x2-pooled"])
+        model.exits.hold(["x1-pooled", "x2-pooled"])
         both = (ExitChoice("x1-pooled", 0.9), ExitChoice("x2-pooled", 0.8))
         model.use(Plan(model.bundle.supernet.original, exits=both))
-        model.set_exits(["x2-pooled"])
+        model.exits.hold(["x2-pooled"])
         assert model.plan.exits == both[1:]
     with opened() as again:
         assert again.plan.exits == both[1:]
@@ -91,82 +90,62 @@ def test_a_plan_loses_the_exits_that_go_and_opens_again_without_them(opened):
 def test_a_profile_without_the_new_exits_is_measured_again(opened):
     with opened() as model:
         assert model.profile().exits == ()
-        model.set_exits(["x2-pooled"])
+        model.exits.hold(["x2-pooled"])
         assert {one.exit for one in model.profile().exits} == {"x2-pooled"}
         images, labels = draw_images(60, seed=9)
-        model.calibrate(images, labels)
+        model.adapt(images, Goal(optimise="latency_ms", max_drop=0.005), {"exits"}, labels)
 
 
-def test_the_server_chooses_within_the_memory(opened):
+def test_the_exits_worth_their_memory_are_fetched_and_held(opened):
     with opened() as model:
-        placed = model.place_exits(memory_kb=0.21)
-        assert placed.chosen_by == "server"
+        placed = model.exits.place(memory_mb=0.00021)
         assert placed.failure is None
-        assert placed.exits == model.exits
+        assert placed.exits == model.exits.held
         assert 0 < placed.memory_bytes <= 210
-        everything = model.place_exits()
+        everything = model.exits.place()
         assert everything.exits == ("x1-pooled", "x2-pooled")  # the third answers too late to be worth anything
         assert everything.expectation > placed.expectation
-        nothing = model.place_exits(memory_kb=0.1)
-        assert nothing.exits == model.exits == ()
+        nothing = model.exits.place(memory_mb=0.0001)
+        assert nothing.exits == model.exits.held == ()
 
 
 @pytest.mark.slow
-def test_without_the_server_the_device_chooses_among_what_is_here(served, tmp_path):
+def test_without_the_server_exits_that_are_here_are_chosen_from(served, tmp_path):
     _, key, folder = served
     with running_server(folder, data=tmp_path / "data") as url:
         model = AdaptiveModel.open(
             f"{url}/v1/bundles/tiny", trust=key, exits=["x1-pooled"], state_folder=tmp_path / "state"
         )
     with model:
-        placed = model.place_exits()
-        assert (placed.exits, placed.chosen_by) == (("x1-pooled",), "device")
+        placed = model.exits.place()
+        assert placed.exits == ("x1-pooled",)
         assert placed.failure is not None
         with pytest.raises(TransferError):
-            model.set_exits(["x2-pooled"])
-        assert model.exits == ("x1-pooled",)
+            model.exits.hold(["x2-pooled"])
+        assert model.exits.held == ("x1-pooled",)
         assert model(draw_images(2, seed=5)[0]).output.shape == (2, 3)
-
-
-@pytest.mark.parametrize(
-    ("reply", "said"),
-    [
-        ({"digest": "0" * 64}, "is for bundle 000000000000"),
-        ({"exits": ["x9"]}, "has no exit x9"),
-        ({"exits": ["x2-pooled", "x2-untrained"]}, "several exits at one cut point"),
-        ({"exits": ["x1-pooled", "x2-pooled", "x3-pooled"]}, "are allowed"),
-        ({"expectation": 7}, "cannot be used"),
-    ],
-)
-def test_a_placement_that_does_not_hold_is_refused_and_the_device_chooses(opened, monkeypatch, reply, said):
-    real = delivery.read_all
-    monkeypatch.setattr(delivery, "read_all", lambda got: json.dumps(json.loads(real(got)) | reply).encode())
-    with opened() as model:
-        placed = model.place_exits(memory_kb=0.21)
-        assert (placed.chosen_by, placed.exits, model.exits) == ("device", (), ())
-        assert said in (placed.failure or "")
 
 
 def test_an_exit_that_fails_its_self_test_leaves_the_old_set(opened, monkeypatch):
     with opened() as model:
-        model.set_exits(["x1-pooled"])
+        model.exits.hold(["x1-pooled"])
 
         def wrong(*arguments, **settings):
             raise SelfTestError("exit x2-pooled does not reproduce its golden outputs")
 
         monkeypatch.setattr("device_sdk.session.adaptive_model.run_guarded_self_test", wrong)
         with pytest.raises(SelfTestError):
-            model.set_exits(["x2-pooled"])
-        assert model.exits == ("x1-pooled",)
+            model.exits.hold(["x2-pooled"])
+        assert model.exits.held == ("x1-pooled",)
     with opened() as again:
-        assert again.exits == ("x1-pooled",)
+        assert again.exits.held == ("x1-pooled",)
 
 
 def test_an_unknown_exit_is_refused_before_anything_is_fetched(opened, tmp_path):
     with opened() as model:
         before = stored(tmp_path)
         with pytest.raises(UsageError, match="has no exit x9"):
-            model.set_exits(["x1-pooled", "x9"])
+            model.exits.hold(["x1-pooled", "x9"])
         assert stored(tmp_path) == before
     with pytest.raises(UsageError, match="has no exit x9"):
         opened(exits=["x9"], state_folder=tmp_path / "other").close()
@@ -174,14 +153,14 @@ def test_an_unknown_exit_is_refused_before_anything_is_fetched(opened, tmp_path)
 
 def test_negative_memory_is_refused(opened):
     with opened() as model, pytest.raises(UsageError, match="cannot be negative"):
-        model.place_exits(memory_kb=-1)
+        model.exits.place(memory_mb=-1)
 
 
 def test_answers_go_on_while_sets_are_exchanged(opened):
     images = draw_images(4, seed=5)[0]
     with opened() as model:
-        model.set_exits(ALL)
-        model.set_exits([])
+        model.exits.hold(ALL)
+        model.exits.hold([])
         expected = model(images).output
         wrong: list[object] = []
         stop = threading.Event()
@@ -196,7 +175,7 @@ def test_answers_go_on_while_sets_are_exchanged(opened):
         for thread in threads:
             thread.start()
         for number in range(8):
-            model.set_exits(ALL if number % 2 else ["x2-pooled"])
+            model.exits.hold(ALL if number % 2 else ["x2-pooled"])
         stop.set()
         for thread in threads:
             thread.join()
@@ -206,10 +185,10 @@ def test_answers_go_on_while_sets_are_exchanged(opened):
 def test_a_local_bundle_has_all_its_exits_at_hand(served, tmp_path):
     _, key, folder = served
     with AdaptiveModel.open(folder, trust=key, exits=(), state_folder=tmp_path) as model:
-        model.set_exits(["x3-pooled"])
-        assert model.exits == ("x3-pooled",)
-        placed = model.place_exits(memory_kb=1000)
-        assert (placed.chosen_by, len(placed.exits)) == ("device", 2)
+        model.exits.hold(["x3-pooled"])
+        assert model.exits.held == ("x3-pooled",)
+        placed = model.exits.place(memory_mb=1.0)
+        assert len(placed.exits) == 2
 
 
 def test_a_damaged_blob_of_an_exit_is_noticed_before_it_is_held(served, tmp_path):
@@ -222,5 +201,5 @@ def test_a_damaged_blob_of_an_exit_is_noticed_before_it_is_held(served, tmp_path
         path = own / "blobs" / exit_.renditions[0].blob
         path.write_bytes(bytes(path.stat().st_size))
         with pytest.raises(BlobError, match="digest"):
-            model.set_exits(["x2-pooled"])
-        assert model.exits == ()
+            model.exits.hold(["x2-pooled"])
+        assert model.exits.held == ()

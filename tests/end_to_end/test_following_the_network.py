@@ -15,7 +15,7 @@ from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import SERVER, SUBNET
 from device_sdk.supernet.cost import Power
-from device_sdk.supernet.requirement import Requirement
+from device_sdk.supernet.goal import Goal
 from pathweave.server_process import ServerProcess, running_server
 from pathweave.throttled_proxy import slow_uplink
 
@@ -25,7 +25,8 @@ BUNDLE = Path(__file__).parents[1] / "contract" / "bundle"
 FAST_MBPS, SLOW_MBPS = 50.0, 0.02
 # computing costs so much more than sending that the plan sends as soon as the link keeps the latency
 POWER = Power(active_w=1000.0, radio_w=0.001, waiting_w=0.001)
-REQUIREMENT = Requirement(optimise="energy_mj", latency_ms=150.0, coverage=1.0)
+GOAL = Goal(optimise="energy_mj", latency_ms=150.0)
+KINDS = {"exits", "ask"}
 
 
 def use_until(model, images, happened, *, limit_s: float) -> float:
@@ -52,19 +53,20 @@ def test_the_plan_leaves_a_slow_link_within_seconds_and_returns(images, tmp_path
         slow_uplink(url, mbps=FAST_MBPS) as (address, proxy),
         AdaptiveModel.open(BUNDLE, state_folder=tmp_path / "state") as model,
     ):
-        model.connect(RemoteModel(server=address, model=f"{name}:images", privacy="inputs", timeout_s=5.0))
-        planned = model.plan_for(images, None, REQUIREMENT, power=POWER, follow_network=True)
-        assert planned.choice.plan.kind == "remote"
+        model.remote.connect(RemoteModel(server=address, model=f"{name}:images", privacy="inputs", timeout_s=5.0))
+        found = model.adapt(images, GOAL, KINDS, power=POWER)
+        model.live.start("network")
+        assert found.plan.kind == "remote"
         assert set(model(images[0]).source) == {SERVER}
         proxy.limit(SLOW_MBPS)
         use_until(model, images, lambda: model.plan.split is None, limit_s=60)
         proxy.limit(FAST_MBPS)
         use_until(model, images, lambda: model.plan.split is not None, limit_s=60)
-        model.use(planned.choice.plan)  # ends it
+        model.use(found.plan)  # ends it
         proxy.limit(SLOW_MBPS)
         time.sleep(3)
-        assert model.plan == planned.choice.plan
-        events = [line.event for line in read_log(model.log_path)]
+        assert model.plan == found.plan
+        events = [line.event for line in read_log(model.log.path)]
     notes = [event.notes for event in events if isinstance(event, PlanChosen)]
     assert len(notes) >= 3
     assert notes[1][0].startswith("the network changed: ")
@@ -77,14 +79,15 @@ def test_the_network_is_followed_after_the_model_was_opened_again(images, tmp_pa
         remote = RemoteModel(server=address, model=f"{name}:images", privacy="inputs", timeout_s=5.0)
         with AdaptiveModel.open(BUNDLE, state_folder=tmp_path / "state") as model:
             with pytest.raises(UsageError, match="no plans for other networks"):
-                model.follow_network()
-            model.connect(remote)
-            model.plan_for(images, None, REQUIREMENT, power=POWER, follow_network=True)
+                model.live.start("network")
+            model.remote.connect(remote)
+            model.adapt(images, GOAL, KINDS, power=POWER)
+            model.live.start("network")
         with AdaptiveModel.open(BUNDLE, state_folder=tmp_path / "state") as model:
             with pytest.raises(UsageError, match="no server is connected"):
-                model.follow_network()
-            model.connect(remote)
-            model.follow_network()
+                model.live.start("network")
+            model.remote.connect(remote)
+            model.live.start("network")
             assert set(model(images[0]).source) == {SERVER}
             proxy.limit(SLOW_MBPS)
             use_until(model, images, lambda: model.plan.split is None, limit_s=60)
@@ -101,8 +104,9 @@ def test_a_server_that_goes_away_is_planned_without_and_with_again_when_it_is_ba
             slow_uplink(server.url, mbps=FAST_MBPS) as (address, proxy),
             AdaptiveModel.open(BUNDLE, state_folder=tmp_path / "state") as model,
         ):
-            model.connect(RemoteModel(server=address, model=f"{name}:images", privacy="inputs", timeout_s=1.0))
-            model.plan_for(images, None, REQUIREMENT, power=POWER, follow_network=True)
+            model.remote.connect(RemoteModel(server=address, model=f"{name}:images", privacy="inputs", timeout_s=1.0))
+            model.adapt(images, GOAL, KINDS, power=POWER)
+            model.live.start("network")
             server.kill()
             use_until(model, images, lambda: model.plan.split is None, limit_s=60)
             assert set(model(images[0]).source) == {SUBNET}

@@ -44,11 +44,11 @@ USE = """
 import sys
 from pathlib import Path
 import numpy as np
-from pathweave import AdaptiveModel, Budget
+from pathweave import AdaptiveModel, Goal
 folder = Path(sys.argv[1])
 images = np.random.default_rng(0).integers(0, 256, (40, 20, 20, 3), np.uint8)
 with AdaptiveModel.open(folder, threads=2) as model:
-    found = model.adapt(images, np.arange(40) % 3, Budget(latency_ms=1000))
+    found = model.adapt(images, Goal(latency_ms=1000), labels=np.arange(40) % 3)
     for _ in range(30):
         model(images[0])
     print(found.subnet if hasattr(found, "subnet") else "adapted")

@@ -11,6 +11,8 @@ from device_sdk.policies.measured_splits.measuring import as_received
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import SERVER
 from device_sdk.signing.signatures import new_key_pair
+from device_sdk.supernet.cost import Uplink
+from device_sdk.supernet.goal import Goal
 from pathweave.server_process import running_server
 from tests.device_sdk.tiny_bundle import SIDE, TinyBundle, draw_images, write_tiny_bundle
 
@@ -42,6 +44,11 @@ def remote(model, server, privacy):
     return RemoteModel(server=server, model=name, privacy=privacy, timeout_s=10.0)
 
 
+def split(model, tails, images, goal, labels):
+    model.remote.connect(tails)
+    return model.adapt(images, goal, {"split"}, labels, uplink=Uplink(0.5)).split
+
+
 def confused_by_few_bits(model):
     """Images of one colour each that four bits per value turn into another class, and the class that each has."""
     shades = np.random.default_rng(0).integers(40, 216, (1000, 1, 1, 3), np.uint8)
@@ -55,8 +62,8 @@ def confused_by_few_bits(model):
 
 def test_the_server_answers_jpegs_where_they_are_the_cheaper_transport(model, server):
     images, labels = confused_by_few_bits(model)
-    private = {"samples": images, "labels": labels, "memory_mb": 1e-6, "uplink_mbps": 0.5}
-    decision = model.split(remote(model, server, "inputs"), max_drop=0.3, **private)
+    goal = Goal(optimise="latency_ms", max_drop=0.3, memory_mb=1e-6)
+    decision = split(model, remote(model, server, "inputs"), images, goal, labels)
     [jpeg] = [cost for cost in decision.costs if cost.sends == "jpeg"]
     raw = [cost for cost in decision.costs if cost.sends == "activations" and not cost.position]
     allowed = [cost for cost in (jpeg, *raw) if (drop := decision.drop_of(cost)) is not None and drop <= 0.3]
@@ -69,8 +76,8 @@ def test_the_server_answers_jpegs_where_they_are_the_cheaper_transport(model, se
 
 
 def test_a_jpeg_that_may_not_be_sent_does_not_compete(model, server, tiny):
-    private = {"samples": tiny.images, "labels": tiny.labels, "uplink_mbps": 0.5}
-    decision = model.split(remote(model, server, "activations"), **private)
+    activations = remote(model, server, "activations")
+    decision = split(model, activations, tiny.images, Goal(optimise="latency_ms"), tiny.labels)
     assert all(cost.sends == "activations" for cost in decision.costs)
     with pytest.raises(UsageError, match="its input may not be sent"):
-        model.split(remote(model, server, "activations"), memory_mb=1e-6, **private)
+        split(model, activations, tiny.images, Goal(optimise="latency_ms", memory_mb=1e-6), tiny.labels)

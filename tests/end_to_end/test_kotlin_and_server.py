@@ -18,17 +18,17 @@ import pytest
 from device_sdk.delivery.log_upload import UploadResult, upload_log
 from device_sdk.logs.adaptation_log import Adapted, Escalating, ExitsExchanged, Opened, Profiled, Splitting, read_log
 from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.policies.planning.plan_choice import HELD_OUT
+from device_sdk.policies.gathering import AdaptationSettings, search_positions
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import Answer
 from device_sdk.session.device_state import device_id
 from device_sdk.supernet.plan_json import decode_plan
 from device_sdk.transports import make_transport
 from pathweave.server_process import ServerProcess, running_server
-from server.database import Database
-from server.log_store import LogStore
+from server.access.tokens import TokenStore
 from server.settings import database_path
-from server.tokens import TokenStore
+from server.state.database import Database
+from server.state.log_store import LogStore
 from tests.end_to_end.cutting_proxy import cutting
 
 pytestmark = pytest.mark.slow
@@ -136,7 +136,7 @@ def python_answers(folder: Path, plan: dict[str, Any], url: str, images: Path, t
     pixels = np.frombuffer(images.read_bytes(), np.uint8).reshape(-1, 2, 2, 3)
     with AdaptiveModel.open(CONTRACT / "bundle", state_folder=folder) as model:
         for kind in (":images", ":tail"):
-            model.connect(
+            model.remote.connect(
                 RemoteModel(server=url, model=f"reference{kind}", token=token, privacy="inputs", timeout_s=5.0)
             )
         model.use(decode_plan(json.dumps(plan).encode()))
@@ -176,7 +176,7 @@ def test_the_whole_round_with_cut_downloads_hard_samples_and_a_server_that_is_ki
             planned = python_answers(tmp_path / "python", first["planned"]["plan"], server.url, images, token)
             labels = np.frombuffer((device.folder / "labels").read_bytes(), np.uint8)
             right = [answer.output[0].argmax() == label for answer, label in zip(planned, labels, strict=True)]
-            chose = np.arange(len(right)) % HELD_OUT != 0  # the others judge
+            chose, _ = search_positions(labels.astype(np.int64), AdaptationSettings())  # the others judge
             assert first["planned"]["accuracy"] == pytest.approx(np.mean(np.array(right)[chose]))
             assert (first["accepted"], first["duplicates"]) == (len(events), 0)  # 4
             with closing(make_transport(server.url, token=token)) as transport:

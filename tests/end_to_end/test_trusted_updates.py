@@ -78,7 +78,7 @@ class Device:
     def version(self) -> int:
         """Open it as an application does."""
         with AdaptiveModel.open(self.address, trust=self.pinned, state_folder=self.state) as model:
-            self.log = model.log_path
+            self.log = model.log.path
             return model.bundle.manifest.version
 
     @property

@@ -42,7 +42,7 @@ def run(model, photos):
             model.watch()
         looks = itertools.chain(boards, itertools.repeat(boards[-1]))
         seconds = itertools.count(0, 10)
-        meter, events = PowerModel(busy_w=1), RunEvents(model.log_path)
+        meter, events = PowerModel(busy_w=1), RunEvents(model.log.path)
         made = Run(
             model, "cpu", source, fitting, meter, events, read_board=lambda: next(looks), clock=lambda: next(seconds)
         )
@@ -52,7 +52,7 @@ def run(model, photos):
 
 
 def adaptations(model) -> int:
-    return sum(isinstance(line.event, Adapted) for line in read_log(model.log_path))
+    return sum(isinstance(line.event, Adapted) for line in read_log(model.log.path))
 
 
 @pytest.mark.slow

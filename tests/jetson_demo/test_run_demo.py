@@ -76,7 +76,7 @@ def test_without_a_terminal_it_tells_a_line_now_and_then(finished_run):
 
 
 def test_it_adapts_calibrates_and_writes_both_down(finished_run, model):
-    events = [type(line.event).__name__ for line in read_log(model.log_path)]
+    events = [type(line.event).__name__ for line in read_log(model.log.path)]
     assert events.index("Adapted") < events.index("Calibrated")
 
 

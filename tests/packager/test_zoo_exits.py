@@ -14,6 +14,7 @@ from device_sdk.errors import UsageError
 from device_sdk.policies.placement import candidates_by_macs, place
 from device_sdk.progress import SilentProgress
 from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.supernet.goal import Goal
 from packager.branch_zoo.survival import answer_times
 from packager.errors import WeightsError
 from packager.inputs.job import Job
@@ -76,7 +77,13 @@ def test_placement_chooses_among_them_and_the_device_runs_what_it_chose(zoo_bund
     assert small.expectation <= unlimited.expectation
     images: ImageDataset = digits("report", limit=60)
     with AdaptiveModel.open(packaged.folder, state_folder=tmp_path) as model:
-        found = model.calibrate(images.images, images.labels, progress=SilentProgress())
+        found = model.adapt(
+            images.images,
+            Goal(optimise="latency_ms", max_drop=0.005),
+            {"exits"},
+            images.labels,
+            progress=SilentProgress(),
+        )
         answer = model(images.images[:8])
     assert {choice.exit for choice in found.plan.exits} <= set(bytes_of)
     assert answer.output.shape == (8, 10)

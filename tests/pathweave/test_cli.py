@@ -14,7 +14,7 @@ import pytest
 from device_sdk.commands.command_line import emit, json_option
 from device_sdk.errors import MissingExtraError, PathweaveError, StorageError, UsageError
 from pathweave import __version__
-from pathweave.cli import COMMANDS, as_missing_extra, cli, main
+from pathweave.cli import COMMANDS, MOVED, as_missing_extra, cli, main
 
 ROOT = Path(__file__).parents[2]
 
@@ -175,6 +175,15 @@ def test_the_entry_points_are_the_table() -> None:
     assert project["scripts"] == {"pathweave": "pathweave.cli:main"}
 
 
+@pytest.mark.parametrize(("before", "now"), MOVED.items())
+def test_an_earlier_name_says_in_one_line_what_to_write_now(
+    before: str, now: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([before, "list", "--help"]) == 2
+    assert capsys.readouterr().err == f"error: `pathweave {before}` is now `pathweave {now}`\n"
+    assert main([*now.split(), "--help"]) == 0
+
+
 def test_every_command_loads_and_takes_json() -> None:
     def leaves(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
         if isinstance(command, click.Group):
@@ -228,7 +237,7 @@ def test_a_missed_target_fails_the_check_and_stays_in_the_file(tmp_path: Path) -
     (benches / "__init__.py").touch()
     (benches / "two.py").write_text(
         '"""Two figures."""\n'
-        "from pathweave.bench import BenchOutcome, Target\n"
+        "from benchmarks.runner.run import BenchOutcome, Target\n"
         "TARGETS = {'good': Target(minimum=1), 'bad': Target(maximum=0.5)}\n"
         "def run(options):\n"
         "    return BenchOutcome(figures={'good': 1.0, 'bad': 0.7}, table=[], data='two numbers')\n"

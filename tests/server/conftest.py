@@ -27,9 +27,9 @@ from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
 from device_sdk.signing import signatures
 from server.app import create_app
-from server.request_reader import Limits
-from server.services import Services, make_services
-from server.serving import SPARE_THREADS, HttpServer, listen, url_of
+from server.http.request_reader import Limits
+from server.http.serving import SPARE_THREADS, HttpServer, listen, url_of
+from server.services import Services
 from server.settings import Settings
 from tests.device_sdk.tiny_bundle import draw_images, write_tiny_bundle
 
@@ -124,7 +124,7 @@ def _run(
     limits: Limits | None = None,
 ) -> Running:
     listener = listen("127.0.0.1", 0)
-    services = make_services(settings, runtime=runtime or OnnxRuntime(threads=1), **({"now": now} if now else {}))
+    services = Services(settings, runtime=runtime or OnnxRuntime(threads=1), **({"now": now} if now else {}))
     app = create_app(settings, services=services)
     threads = settings.queue_limit + SPARE_THREADS
     server = HttpServer(

@@ -141,7 +141,7 @@ def test_beyond_this_machine_only_with_a_token_or_on_purpose(bundles, tmp_path):
         assert ask(json.loads(line)["url"])[0] == 200
     with started(*everywhere, PATHWEAVE_TOKEN="secret") as (_, line):
         assert ask(json.loads(line)["url"])[0] == 401
-    pathweave("token", "new", "laptop", "--data", tmp_path / "data")
+    pathweave("admin", "token", "new", "laptop", "--data", tmp_path / "data")
     with started(*everywhere) as (_, line):
         assert ask(json.loads(line)["url"])[0] == 401
 
@@ -150,15 +150,15 @@ def test_a_token_is_made_used_and_revoked_while_the_server_runs(bundles, tmp_pat
     data = ("--data", tmp_path / "data")
     with started(bundles, "--port", 0, *data, "--json") as (_, line):
         url = json.loads(line)["url"]
-        made = pathweave("token", "new", "laptop", *data)
+        made = pathweave("admin", "token", "new", "laptop", *data)
         token = made.stdout.strip()
         assert ask(url)[0] == 401
         assert ask(url, headers={"Authorization": f"Bearer {token}"})[0] == 200
-        pathweave("token", "revoke", "laptop", *data)
+        pathweave("admin", "token", "revoke", "laptop", *data)
         status, body = ask(url, headers={"Authorization": f"Bearer {token}"})
     assert status == 401
     assert json.loads(body)["error"] == "the token has been revoked"
-    listed = pathweave("token", "list", *data, "--json")
+    listed = pathweave("admin", "token", "list", *data, "--json")
     [told] = json.loads(listed.stdout)["tokens"]
     assert (told["name"], told["state"]) == ("laptop", "revoked")
     assert token not in listed.stdout
@@ -166,10 +166,10 @@ def test_a_token_is_made_used_and_revoked_while_the_server_runs(bundles, tmp_pat
 
 def test_tokens_that_make_no_sense_are_refused(tmp_path):
     data = ("--data", tmp_path / "data")
-    assert pathweave("token", "list", *data).stdout.startswith("no token")
-    assert pathweave("token", "new", "../x", *data).returncode == 2
-    assert pathweave("token", "new", "a", "--days", 0, *data).returncode == 2
-    assert pathweave("token", "revoke", "a", *data).returncode == 2
+    assert pathweave("admin", "token", "list", *data).stdout.startswith("no token")
+    assert pathweave("admin", "token", "new", "../x", *data).returncode == 2
+    assert pathweave("admin", "token", "new", "a", "--days", 0, *data).returncode == 2
+    assert pathweave("admin", "token", "revoke", "a", *data).returncode == 2
 
 
 def test_a_folder_that_is_not_there(tmp_path):

@@ -15,9 +15,9 @@ from benchmarks.faults.small_bundle import NAME
 from device_sdk.delivery.log_upload import upload_log
 from device_sdk.logs.adaptation_log import AdaptationLog, Opened
 from device_sdk.transports import make_transport
+from server.access.scopes import Scope
 from server.app import create_app
 from server.jobs.job_request import JobRequest
-from server.scopes import Scope
 
 OTHERS, OWN = "canary-device-a", "device-b"
 MARK = "canary-of-device-a"  # in what the other device sent

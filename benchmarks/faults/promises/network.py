@@ -128,7 +128,7 @@ def _infer(model: AdaptiveModel, url: str, images: np.ndarray, findings: Finding
         ("tail", "activations", Plan(original, split=split)),
     )
     for way, privacy, plan in ways:
-        model.connect(RemoteModel(server=url, model=f"{NAME}:{way}", privacy=privacy, timeout_s=INFER_S))
+        model.remote.connect(RemoteModel(server=url, model=f"{NAME}:{way}", privacy=privacy, timeout_s=INFER_S))
         model.use(plan)
         for _ in range(2):
             answer = _timed(findings, f"inference by {way}, {what}", INFER_S, lambda: model(images))
@@ -137,7 +137,7 @@ def _infer(model: AdaptiveModel, url: str, images: np.ndarray, findings: Finding
             if right:
                 close = np.allclose(answer.output, local, atol=0.1)  # type: ignore[attr-defined]
                 findings.case(close, f"inference by {way}, {what}: another answer", "torn")
-    model.disconnect()
+    model.remote.disconnect()
 
 
 @contextlib.contextmanager

@@ -32,8 +32,8 @@ from device_sdk.offload.open_inference import (
 from device_sdk.runtimes import make_runtime
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
 from device_sdk.runtimes.stop_signal import StopSignal
-from server.request_reader import Limits
-from server.serving import SPARE_THREADS
+from server.http.request_reader import Limits
+from server.http.serving import SPARE_THREADS
 
 INFER = f"/v2/models/{NAME}:images/infer"
 ROW_S = 0.02  # what a row takes: the model's capacity is 50 rows per second, far below that of this machine

@@ -22,7 +22,7 @@ from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Ask, MaxConfidence, Plan, RemoteRef
 from device_sdk.transports import make_transport
-from server.scopes import Scope
+from server.access.scopes import Scope
 
 SAMPLE = b"SampleCanary"  # a whole image: 2 × 2 pixels of three colours
 PASSWORD = "PasswordCanary7319"
@@ -94,11 +94,11 @@ def _use_device(server: Serving, token: str, trial: Trial, secrets: _Secrets) ->
         model(images)
         labels = np.arange(40) % 3
         model.adapt(images, labels, Budget(latency_ms=5.0, memory_mb=100.0), keep_samples=True)
-        model.connect(RemoteModel(server=server.url, model=f"{NAME}:images", token=token, privacy="inputs"))
+        model.remote.connect(RemoteModel(server=server.url, model=f"{NAME}:images", token=token, privacy="inputs"))
         asking = Ask(MaxConfidence(UNREACHABLE_CONFIDENCE), RemoteRef(f"{NAME}:images"))
         model.use(Plan(model.bundle.supernet.original, hard=asking))
         model(images[:3])
-        log = model.log_path
+        log = model.log.path
     with contextlib.closing(make_transport(server.url, token=token)) as transport:
         upload_log(log, server.url, transport, device="device-a")
     secrets.tell("the adaptation log", log.read_bytes())

@@ -81,6 +81,7 @@ def sweep_splits(route: Route, crossings: Sequence[Crossing], power: Power | Non
         bytes_sent=size_bytes * left / count,
         peak_bytes=same * route.peak_bytes,
         coverage=same,
+        share_asked=0 * same,
     )
     return Crossings([one.split for one in crossings], costs)
 

@@ -33,6 +33,7 @@ class Costs:
     bytes_sent: Column
     peak_bytes: Column
     coverage: Column
+    share_asked: Column
 
     @classmethod
     def of(cls, cost: PlanCost) -> Costs:
@@ -131,6 +132,7 @@ class Sweep:
             bytes_sent=route.bytes_sent.mean() + share * call.size_bytes,
             peak_bytes=np.full(len(hardest), float(route.peak_bytes)),
             coverage=np.ones(len(hardest)) if asking is not None else 1 - share,
+            share_asked=np.zeros(len(hardest)) if asking is None else share,
         )
 
     def _of_each(self, values: Sequence[float]) -> Column:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import mean, median
 from typing import TypeVar
@@ -46,9 +46,10 @@ class JpegInputs:
         decoding_ms = [_timed(partial(self._decoded, data))[1] for data in encoded]
         return JpegCoding(round(mean(map(len, encoded))), median(encoding_ms), median(decoding_ms))
 
-    def received(self) -> Array:
-        """All images as the server's model gets them, [count, *input]."""
-        return np.concatenate([self._decoded(self._encoded(image)) for image in self._images])
+    def received(self, batch: int) -> Iterator[Array]:
+        """The images as the server's model gets them, in batches [batch, *input]."""
+        for at in range(0, len(self._images), batch):
+            yield np.concatenate([self._decoded(self._encoded(image)) for image in self._images[at : at + batch]])
 
     def _encoded(self, image: Pixels) -> bytes:
         fitted = fit_image(image, self._preprocessing, size=self._shape[1:])

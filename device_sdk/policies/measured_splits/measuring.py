@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.data.inputs import Inputs, as_inputs, batches
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.packing import BITS, Activations
 from device_sdk.offload.quantisation import MAX_BITS, dequantise, quantise
@@ -26,6 +27,7 @@ _CODEC_VALUES = 65_536  # packed and unpacked to time the codec
 _CODEC_ROUNDS, _CALLS = 9, 5  # whose median counts; calls of a turn
 _FEW_CALLS, _TURN_MS = 2, 2_000.0  # where calls are slow, a turn has fewer, and takes little longer than this
 _BATCH = 50
+_KEPT_BYTES = 64_000_000  # of features behind one head
 _MEASURED = 64  # samples for the error of what crosses
 MOST_OF_A_BYTE = 0.9  # of the time that a byte takes by the probes; real calls may correct it downwards by so much
 
@@ -133,11 +135,12 @@ def _timed_ms(work: Callable[[], object]) -> float:
 class SplitScore:
     """Drop in the score by splits on private samples: both parts run here, with tensors between quantised as if sent.
 
-    ``whole``: the score of the subnet as it is.
+    ``whole``: the score of the subnet as it is. Samples are prepared batch by batch; features at the cut point that was
+    looked at last are kept as far as they take little memory.
 
     Args:
-        inputs: [count, *input], prepared; ``targets`` [count, …] as ``score`` takes them; None: the subnet's
-            answers stand in.
+        inputs: samples, or an array [count, *input] of prepared ones; ``targets`` [count, …] as ``score`` takes them;
+            None: the subnet's answers stand in.
         jpegs: the same samples as JPEGs, where the input may be sent so.
     """
 
@@ -145,16 +148,16 @@ class SplitScore:
         self,
         workspace: Workspace,
         subnet: Subnet,
-        inputs: Array,
+        inputs: Inputs | Array,
         targets: Targets | None,
         score: Score,
         *,
         jpegs: JpegInputs | None = None,
     ) -> None:
-        self._workspace, self._subnet, self._inputs, self._score = workspace, subnet, inputs, score
+        self._workspace, self._subnet, self._inputs, self._score = workspace, subnet, as_inputs(inputs), score
         self._jpegs = jpegs
-        self._head: tuple[tuple[Edge, ...], tuple[Array, ...]] = ((), (inputs,))  # that was asked for last
-        answers = run_all(workspace, subnet.edges, (inputs,))[-1]
+        self._kept: tuple[tuple[Edge, ...], list[tuple[Array, ...]]] | None = None  # features behind a head
+        answers = self._answers(subnet.edges, self._given())
         self._targets = score.stand_in(answers) if targets is None else targets
         self.whole = score.of(answers, self._targets)
         self._sent: list[dict[int, float]] | None = None
@@ -165,13 +168,13 @@ class SplitScore:
             return 0.0
         if cost.sends == "jpeg":
             assert self._jpegs is not None, "the input is sent as JPEG only where there are JPEGs"
-            received = (self._jpegs.received(),)
-            return self.whole - self._score.of(run_all(self._workspace, cost.tail, received)[-1], self._targets)
-        features = self._after(cost.head)
-        if cost.tail:
-            sent = tuple(as_received(tensor, bits) for tensor, bits in zip(features, cost.bits, strict=True))
-            features = run_all(self._workspace, cost.tail, sent)
-        return self.whole - self._score.of(features[-1], self._targets)
+            answers = self._answers(cost.tail, ((some,) for some in self._jpegs.received(_BATCH)))
+        elif cost.tail:
+            sent = (_as_received(features, cost.bits) for features in self._after(cost.head))
+            answers = self._answers(cost.tail, sent)
+        else:
+            answers = np.concatenate([features[-1] for features in self._after(cost.head)])
+        return self.whole - self._score.of(answers, self._targets)
 
     def sent_error(self, position: int, bits: int) -> float:
         """Noise to signal of the tensors sent at ``position`` in ``bits``, on some of the samples."""
@@ -179,29 +182,59 @@ class SplitScore:
             self._sent = [_noise_by_bits(tensors) for tensors in self._live()]
         return self._sent[position].get(bits, 0.0)
 
+    def _given(self) -> Iterator[tuple[Array, ...]]:
+        return ((some,) for some in batches(self._inputs, _BATCH, self._subnet.input_size))
+
     def _live(self) -> Iterator[tuple[Array, ...]]:
         """The tensors at each cut point along the subnet; nothing at those that it does not pass."""
         ends = {block.end: edge for edge, block in self._workspace.supernet.walk(self._subnet)}
-        live: tuple[Array, ...] = (self._inputs[:_MEASURED],)
+        some = np.arange(min(_MEASURED, len(self._inputs)))
+        live: tuple[Array, ...] = (self._inputs.take(some, self._subnet.input_size),)
         for position in range(len(self._workspace.supernet.cut_points)):
             if position in ends:
                 live = run_all(self._workspace, (ends[position],), live)
             yield live if position in ends or not position else ()
 
-    def _after(self, head: tuple[Edge, ...]) -> tuple[Array, ...]:
+    def _answers(self, edges: Sequence[Edge], tensors: Iterable[tuple[Array, ...]]) -> Array:
+        """The last output of ``edges`` for all batches."""
+        return np.concatenate([found[-1] for found in _run(self._workspace, edges, tensors)])
+
+    def _after(self, head: tuple[Edge, ...]) -> Iterable[tuple[Array, ...]]:
+        """Features behind ``head``, batch by batch."""
         if not head:
-            return (self._inputs,)
-        if self._head[0] != head:
-            self._head = (head, run_all(self._workspace, head, (self._inputs,)))
-        return self._head[1]
+            return self._given()
+        if self._kept is not None and self._kept[0] == head:
+            return self._kept[1]
+        return self._computed(head)
+
+    def _computed(self, head: tuple[Edge, ...]) -> Iterator[tuple[Array, ...]]:
+        kept, size = list[tuple[Array, ...]](), 0
+        self._kept = None
+        for features in _run(self._workspace, head, self._given()):
+            size += sum(one.nbytes for one in features)
+            if size <= _KEPT_BYTES:
+                kept.append(features)
+            yield features
+        if size <= _KEPT_BYTES:
+            self._kept = (head, kept)
+
+
+def _run(
+    workspace: Workspace, edges: Sequence[Edge], tensors: Iterable[tuple[Array, ...]]
+) -> Iterator[tuple[Array, ...]]:
+    with contextlib.closing(workspace.load_stretch(edges, batch=_BATCH)) as stretch:
+        for some in tensors:
+            yield tuple(stretch.run(list(some)))
+
+
+def _as_received(tensors: Sequence[Array], bits: Sequence[int]) -> tuple[Array, ...]:
+    return tuple(as_received(tensor, one) for tensor, one in zip(tensors, bits, strict=True))
 
 
 def run_all(workspace: Workspace, edges: Sequence[Edge], tensors: tuple[Array, ...]) -> tuple[Array, ...]:
     """Outputs of ``edges`` for all samples, tensors [count, ...], computed batch by batch."""
-    found = []
-    with contextlib.closing(workspace.load_stretch(edges, batch=_BATCH)) as stretch:
-        for at in range(0, len(tensors[0]), _BATCH):
-            found.append(stretch.run([tensor[at : at + _BATCH] for tensor in tensors]))
+    parts = (tuple(one[at : at + _BATCH] for one in tensors) for at in range(0, len(tensors[0]), _BATCH))
+    found = list(_run(workspace, edges, parts))
     return tuple(np.concatenate(one) for one in zip(*found, strict=True))
 
 

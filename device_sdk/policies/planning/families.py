@@ -8,9 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
-from device_sdk.policies.costs.threshold_sweep import Costs
-from device_sdk.supernet.plan import Plan
+from device_sdk.policies.costs.route import Asking
+from device_sdk.policies.costs.threshold_sweep import Costs, Sweep
+from device_sdk.supernet.cost import Power
+from device_sdk.supernet.plan import Abstain, Ask, Plan
 from device_sdk.supernet.requirement import Requirement
 
 Column = npt.NDArray[np.float64]
@@ -23,6 +26,20 @@ class Family:
     kind: str
     costs: Costs
     plan: Callable[[int], Plan]
+
+
+def swept(plan: Plan, policy: Abstain | Ask, sweep: Sweep, asking: Asking | None, power: Power | None) -> Family:
+    """``plan`` with ``policy`` at its end, at every threshold of ``sweep``."""
+
+    def at(number: int) -> Plan:
+        return replace(plan, hard=replace(policy, decider=sweep.decider(number)))
+
+    return Family(replace(plan, hard=policy).kind, sweep.costs(asking, power), at)
+
+
+def always(plan: Plan) -> Callable[[int], Plan]:
+    """The ``plan`` of a family of one."""
+    return lambda number: plan
 
 
 class Families:

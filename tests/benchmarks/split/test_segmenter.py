@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.runner.run import BenchOptions
 from benchmarks.split.bench import FACTORS, QUICK_UPLINKS_MBPS, _fastest, _network_rows
 from benchmarks.split.networks import Judged, SplitNetwork
 from benchmarks.split.ways import OURS
 from device_sdk.progress import SilentProgress
 from device_sdk.signing.signatures import new_key_pair
-from pathweave.bench import BenchOptions
 from tests.device_sdk.tiny_bundle import SIDE, draw_images
 from tests.device_sdk.tiny_segmenter import write_tiny_segmenter
 

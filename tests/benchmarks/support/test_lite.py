@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.runner.run import BenchOptions
 from benchmarks.support.lite import missing_weights, renamed_in_order
 from device_sdk.progress import SilentProgress
-from pathweave.bench import BenchOptions
 
 
 def options(tmp_path: Path) -> BenchOptions:

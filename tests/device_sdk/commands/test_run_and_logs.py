@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from device_sdk.policies import calibration
+from device_sdk.policies import chooser
 from device_sdk.policies.confirmation import EQUAL_LATENCY
 from device_sdk.session.adaptive_model import AdaptiveModel
-from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Abstain, MaxConfidence, Plan
+from device_sdk.supernet.plan import ANY_SERVER, UNREACHABLE_CONFIDENCE, Abstain, Ask, MaxConfidence, Plan
 
 
 @pytest.fixture
@@ -53,21 +53,21 @@ def test_adapt_chooses_within_a_budget_and_run_uses_it_from_then_on(as_json, tin
         "adapt", tiny_bundle.folder, "--data", pictures, "--latency-ratio", "3", "--memory-mb", "8", "--percentile",
         "60", "--calls-per-second", "500", *options,
     )  # fmt: skip
+    measured, expected = adapted["measured"], adapted["expected"]
     assert adapted["subnet"] == ["o0", "o1", "m2-4", "o4"]
-    assert adapted["budget_ms"] == pytest.approx(3 * adapted["full_measured_ms"])
-    assert adapted["within_budget_probability"] > 0.9
-    assert adapted["measured_interval_ms"][0] < adapted["measured_ms"] < adapted["measured_interval_ms"][1]
-    assert adapted["predicted_ms"] == 150.0
-    assert adapted["predicted_ratio"] == 150 / 320
-    assert adapted["measured_ms"] > 0
-    assert (adapted["search_samples"], adapted["holdout_samples"]) == (42, 18)
-    assert adapted["full_accuracy_holdout"] == 1.0
-    assert adapted["subnets_evaluated"] >= 3
+    assert adapted["taken"]
+    assert adapted["goal"]["latency_ms"] == pytest.approx(3 * measured["full_ms"])
+    assert measured["within_budget_probability"] > 0.9
+    assert measured["interval_ms"][0] < measured["latency_ms"] < measured["interval_ms"][1]
+    assert expected["latency_ms"] == 150.0
+    assert (adapted["samples"], adapted["judged"]) == (60, 18)
+    assert adapted["full_accuracy"] == 1.0
+    assert adapted["considered"] >= 3
 
     ran = as_json("run", tiny_bundle.folder, "--data", pictures, *options)
     assert ran["plan"] == "o0 o1 m2-4 o4"
     assert ran["samples"] == 60
-    share = adapted["search_samples"] * adapted["accuracy_search"] + 18 * adapted["accuracy_holdout"]
+    share = 42 * expected["accuracy"] + 18 * adapted["held_out"]["accuracy"]
     assert ran["accuracy"] == pytest.approx(share / 60)
 
 
@@ -76,23 +76,24 @@ def test_adapt_takes_milliseconds_memory_unlabelled_data_and_fewer_images(as_jso
         "adapt", tiny_bundle.folder, "--data", pictures, "--latency-ms", "300", "--memory-mb", "8.5", "--unlabelled",
         "--limit", "20", "--seed", "3", *options,
     )  # fmt: skip
-    assert (adapted["budget_ms"], adapted["budget_memory_mb"]) == (300.0, 8.5)
-    assert adapted["predicted_peak_bytes"] <= 8_500_000
-    assert adapted["search_samples"] + adapted["holdout_samples"] == 20
+    assert (adapted["goal"]["latency_ms"], adapted["goal"]["memory_mb"]) == (300.0, 8.5)
+    assert adapted["expected"]["peak_bytes"] <= 8_500_000
+    assert adapted["samples"] == 20
 
 
 @pytest.mark.slow
 def test_adapt_on_this_very_machine_stays_within_the_budget(as_json, tiny_bundle, pictures, tmp_path):
     adapted = as_json("adapt", tiny_bundle.folder, "--data", pictures, "--latency-ratio", "0.8", "--state", tmp_path)
-    assert adapted["measured_ms"] <= adapted["budget_ms"] * EQUAL_LATENCY
-    assert adapted["measured_ratio"] == adapted["measured_ms"] / adapted["full_measured_ms"]
+    measured = adapted["measured"]
+    assert measured["latency_ms"] <= adapted["goal"]["latency_ms"] * EQUAL_LATENCY
+    assert measured["ratio"] == measured["latency_ms"] / measured["full_ms"]
 
 
 def test_adapt_tells_a_person_in_lines(pathweave, tiny_bundle, pictures, options):
     status, out, _ = pathweave("adapt", tiny_bundle.folder, "--data", pictures, "--memory-mb", "4.5", *options)
     assert status == 0
     assert out.splitlines()[0] == "subnet: o0 m1-4 o4"
-    assert "18 samples that the search did not see" in out
+    assert "on 18 samples that did not choose" in out
 
 
 def test_run_classifies_files(as_json, pathweave, tiny_bundle, pictures, options):
@@ -129,12 +130,13 @@ def test_a_latency_budget_below_the_cheapest_subnet_names_the_nearest(pathweave,
 @pytest.mark.parametrize(
     ("budget", "status", "message"),
     [
-        (("--latency-ratio", "0"), 1, "the budget's latency_ratio is 0; it must be above zero"),
-        (("--latency-ratio", "-0.5"), 1, "the budget's latency_ratio is -0.5; it must be above zero"),
-        (("--latency-ratio", "nan"), 1, "the budget's latency_ratio is nan; it must be above zero"),
-        (("--memory-mb", "-1"), 1, "the budget's memory_mb is -1; it must be above zero"),
-        ((), 1, "the budget limits nothing"),
-        (("--latency-ratio", "0.5", "--latency-ms", "3"), 2, "give --latency-ratio or --latency-ms, not both"),
+        (("--latency-ratio", "0"), 1, "the goal's latency_ratio is 0; it must be above zero"),
+        (("--latency-ratio", "-0.5"), 1, "the goal's latency_ratio is -0.5; it must be above zero"),
+        (("--latency-ratio", "nan"), 1, "the goal's latency_ratio is nan; it must be above zero"),
+        (("--memory-mb", "-1"), 1, "the goal's memory_mb is -1; it must be above zero"),
+        (("--latency-ratio", "0.5", "--latency-ms", "3"), 1, "the goal has latency_ms and latency_ratio"),
+        (("--accuracy", "0.5", "--max-drop", "0.1"), 1, "the goal has accuracy and max_drop"),
+        (("--share-asked", "1.1"), 1, "the goal's share_asked is 1.1; it must lie between 0 and 1"),
         (("--latency-ratio", "half"), 2, "'half' is not a valid float"),
     ],
 )
@@ -190,55 +192,52 @@ def test_an_image_that_is_none_or_of_another_size_is_named(pathweave, tiny_bundl
     assert "expected images of height, width, channels (20, 20, 3)" in err[0]
 
 
-def test_calibrate_sets_exits_and_run_tells_who_answered(
+SPLIT = ("--consider", "split")
+EXITS = ("--consider", "exits", "--optimise", "latency", "--max-drop", "0.005")
+
+
+def test_exits_are_chosen_for_the_subnet_in_use_and_run_tells_who_answered(
     as_json, pathweave, tiny_bundle, pictures, options, monkeypatch
 ):
-    monkeypatch.setattr(calibration, "measured_with_exits", lambda *_: [1.0, 2.0])  # a busy machine would say otherwise
-    calibrated = as_json("calibrate", tiny_bundle.folder, "--data", pictures, "--escalated-share", "0.2", *options)
-    assert calibrated["exits"]
-    assert calibrated["share_early"] > 0.5
-    assert calibrated["accuracy"] >= calibrated["accuracy_without_exits"] - 0.005
-    assert (calibrated["mean_ms"], calibrated["without_exits_ms"]) == (1.0, 2.0)
+    monkeypatch.setattr(chooser, "measured_with_exits", lambda *_: [1.0, 2.0])  # a busy machine would say otherwise
+    chosen = as_json("adapt", tiny_bundle.folder, "--data", pictures, *EXITS, *options)
+    assert chosen["exits"]
+    assert chosen["expected"]["share_early"] > 0.5
+    assert chosen["held_out"]["accuracy"] >= chosen["full_accuracy"] - 0.1
+    assert (chosen["measured"]["latency_ms"], chosen["measured"]["without_exits_ms"]) == (1.0, 2.0)
 
     ran = as_json("run", tiny_bundle.folder, "--data", pictures, *options)
     early = sum(count for source, count in ran["sources"].items() if source.startswith("exit "))
-    assert early / 60 == pytest.approx(calibrated["share_early"])
+    assert early / 60 == pytest.approx(chosen["expected"]["share_early"], abs=0.1)
     _, out, _ = pathweave("run", tiny_bundle.folder, "--data", pictures, *options)
     assert "answered by exit x" in out
     events = as_json("logs", tiny_bundle.folder, *options)["events"]
-    assert [line["event"]["event"] for line in events][:2] == ["opened", "calibrated"]
+    assert [line["event"]["event"] for line in events][:2] == ["opened", "plan_chosen"]
 
 
-def test_calibrate_tells_a_person_in_lines(pathweave, tiny_bundle, pictures, options):
-    arguments = ("--no-exits", "--escalated-share", "0.2", *options)
-    status, out, _ = pathweave("calibrate", tiny_bundle.folder, "--data", pictures, *arguments)
+def test_exits_that_save_no_time_are_left_out_and_a_person_is_told(
+    pathweave, tiny_bundle, pictures, options, monkeypatch
+):
+    monkeypatch.setattr(chooser, "measured_with_exits", lambda *_: [2.0, 1.0])
+    status, out, _ = pathweave("adapt", tiny_bundle.folder, "--data", pictures, *EXITS, *options)
     assert status == 0
-    assert "no exit is worth it here: 100.0% of 60 samples right" in out
-    assert "20.0% of the samples" in out
+    assert "note: exits are left out: with them calls took 2 ms, without 1 ms" in out
 
 
-@pytest.mark.parametrize(
-    "option", [("--escalated-share", "1.1"), ("--accuracy-drop", "-1"), ("--exit-memory-mb", "-2")]
-)
-def test_a_share_that_is_none_is_wrong_usage(pathweave, tiny_bundle, pictures, options, option):
-    status, _, err = pathweave("calibrate", tiny_bundle.folder, "--data", pictures, *option, *options)
+def test_exits_worth_their_memory_can_be_held_alone(as_json, pathweave, tiny_bundle, options):
+    everything = as_json("fetch", tiny_bundle.folder, "--exit-memory-mb", "1", *options)["placed"]
+    assert everything["exits"] == ["x1-pooled", "x2-pooled"]
+    small = as_json("fetch", tiny_bundle.folder, "--exit-memory-mb", "0.0003", *options)["placed"]
+    assert (len(small["exits"]), small["memory_bytes"], small["failure"]) == (1, 204, None)
+    _, out, _ = pathweave("fetch", tiny_bundle.folder, "--exit-memory-mb", "0", *options)
+    assert "exits: none" in out
+
+
+@pytest.mark.parametrize("old", ["calibrate", "place", "plan", "plan-hybrid", "split"])
+def test_an_old_command_names_the_new_one(pathweave, old):
+    status, _, err = pathweave(old, "anything")
     assert status == 2
-    assert "not in the range" in err[0]
-
-
-def test_place_names_the_exits_that_are_worth_their_memory(as_json, pathweave, tiny_bundle, options):
-    assert as_json("place", tiny_bundle.folder, *options)["exits"] == ["x1-pooled", "x2-pooled"]
-    small = as_json("place", tiny_bundle.folder, "--memory-kb", "0.3", *options)
-    assert (len(small["exits"]), small["memory_bytes"], small["basis"]) == (1, 204, "macs")
-    _, out, _ = pathweave("place", tiny_bundle.folder, "--memory-kb", "0", *options)
-    assert out == "no exit fits\n"
-
-
-def test_place_can_hold_just_those_exits_from_then_on(as_json, pathweave, tiny_bundle, options):
-    held = as_json("place", tiny_bundle.folder, "--hold", "--memory-kb", "0.3", *options)
-    assert (len(held["exits"]), held["chosen_by"], held["failure"]) == (1, "device", None)
-    _, out, _ = pathweave("place", tiny_bundle.folder, "--hold", "--memory-kb", "0", *options)
-    assert out == "no exit is held: none fits (chosen by the device)\n"
+    assert err[0].startswith(f"error: `pathweave {old}` is now `")
 
 
 def test_a_server_is_only_asked_with_leave(pathweave, tiny_bundle, pictures, options):
@@ -254,7 +253,10 @@ def test_a_server_is_only_asked_with_leave(pathweave, tiny_bundle, pictures, opt
 
 
 def test_hard_samples_of_an_unreachable_server_are_answered_here(as_json, tiny_bundle, pictures, options):
-    as_json("calibrate", tiny_bundle.folder, "--data", pictures, "--escalated-share", "0.2", "--no-exits", *options)
+    with AdaptiveModel.open(tiny_bundle.folder, state_folder=options[1]) as model:
+        confidences = np.sort(model(tiny_bundle.images).confidence)
+        hard = Ask(MaxConfidence(float(confidences[12])), ANY_SERVER)
+        model.use(Plan(model.plan.subnet, hard=hard))
     ran = as_json(
         "run", tiny_bundle.folder, "--data", pictures, "--server", "http://127.0.0.1:1", "--privacy", "inputs", *options
     )
@@ -272,7 +274,9 @@ def test_looking_at_a_bundle_that_was_never_fetched_says_so(pathweave, tmp_path)
 
 
 def test_split_compares_all_cut_points(as_json, pathweave, tiny_bundle, options):
-    printed = as_json("split", tiny_bundle.folder, "--uplink-mbps", "3", "--round-trip-ms", "5", *options)
+    printed = as_json(
+        "adapt", tiny_bundle.folder, "--consider", "split", "--uplink-mbps", "3", "--round-trip-ms", "5", *options
+    )["split"]
     assert [one["position"] for one in printed["splits"]] == [0, 1, 2, 3, 4, 5]
     assert printed["latency_ms"] == min(one["latency_ms"] for one in printed["splits"])
     parts = ("device_ms", "packing_ms", "transfer_ms", "handling_ms", "unpacking_ms", "server_ms")
@@ -282,7 +286,7 @@ def test_split_compares_all_cut_points(as_json, pathweave, tiny_bundle, options)
     for one in printed["splits"]:
         assert one["latency_ms"] == pytest.approx(sum(one[part] for part in parts))
     assert "this device's own" in printed["server_profile"]
-    _, out, _ = pathweave("split", tiny_bundle.folder, "--uplink-mbps", "3", *options)
+    _, out, _ = pathweave("adapt", tiny_bundle.folder, *SPLIT, "--uplink-mbps", "3", *options)
     assert "best: everything on the device, 320.000 ms" in out
 
 
@@ -296,14 +300,16 @@ def test_split_compares_all_cut_points(as_json, pathweave, tiny_bundle, options)
     ],
 )
 def test_an_uplink_of_nothing_is_one_clear_line(pathweave, tiny_bundle, options, arguments, said):
-    status, _, err = pathweave("split", tiny_bundle.folder, *arguments, *options)
+    status, _, err = pathweave("adapt", tiny_bundle.folder, *SPLIT, *arguments, *options)
     assert status == 2
     assert err[0] == f"error: {said}"
 
 
 def test_a_split_for_a_slower_device_scales_its_part_only(as_json, tiny_bundle, options):
-    own = as_json("split", tiny_bundle.folder, "--uplink-mbps", "3", *options)
-    slower = as_json("split", tiny_bundle.folder, "--uplink-mbps", "3", "--device-factor", "20", *options)
+    own = as_json("adapt", tiny_bundle.folder, *SPLIT, "--uplink-mbps", "3", *options)["split"]
+    slower = as_json(
+        "adapt", tiny_bundle.folder, "--consider", "split", "--uplink-mbps", "3", "--device-factor", "20", *options
+    )["split"]
     for one, other in zip(own["splits"], slower["splits"], strict=True):
         assert other["device_ms"] == pytest.approx(20 * one["device_ms"])
         assert (other["transfer_ms"], other["server_ms"]) == (one["transfer_ms"], one["server_ms"])
@@ -314,10 +320,10 @@ def test_a_split_for_a_slower_device_scales_its_part_only(as_json, tiny_bundle, 
 
 def test_memory_below_any_part_leaves_the_server(as_json, pathweave, tiny_bundle, options):
     limits = ("--uplink-mbps", "3", "--memory-mb", "0.000001")
-    printed = as_json("split", tiny_bundle.folder, *limits, *options)
+    printed = as_json("adapt", tiny_bundle.folder, *SPLIT, *limits, *options)["split"]
     assert printed["position"] == 0
     assert "need more memory" in printed["reason"]
-    _, out, _ = pathweave("split", tiny_bundle.folder, *limits, *options)
+    _, out, _ = pathweave("adapt", tiny_bundle.folder, *SPLIT, *limits, *options)
     assert "best: everything at the server" in out
 
 
@@ -325,14 +331,16 @@ def test_few_bits_on_the_way_are_tried_where_their_accuracy_can_be_measured(
     as_json, pathweave, tiny_bundle, options, pictures
 ):
     arguments = ("--uplink-mbps", "0.01", "--device-factor", "50", "--data", pictures)
-    printed = as_json("split", tiny_bundle.folder, *arguments, "--max-drop", "0.01", *options)
+    printed = as_json("adapt", tiny_bundle.folder, *SPLIT, *arguments, "--max-drop", "0.01", *options)["split"]
     assert {tuple(one["bits"]) for one in printed["splits"]} == {*((bits,) for bits in range(1, 9)), ()}
     assert {edge for one in printed["splits"] for edge in one["head"]} > {"o1", "o1@int8"}
     assert printed["drop"] <= 0.01
     measured = [one for one in printed["splits"] if one["drop"] is not None]
     assert all(one["drop"] > 0.01 or one["latency_ms"] == printed["latency_ms"] for one in measured)
     assert 1 <= len(measured) <= sum(one["latency_ms"] <= printed["latency_ms"] for one in printed["splits"])
-    _, out, _ = pathweave("split", tiny_bundle.folder, *arguments, "--max-drop", "0.01", *options)
+    _, out, _ = pathweave(
+        "adapt", tiny_bundle.folder, "--consider", "split", *arguments, "--max-drop", "0.01", *options
+    )
     assert " lost" in out.splitlines()[0]
     assert "the device's blocks, from the input on: " in out or printed["position"] == 0
 
@@ -341,23 +349,27 @@ def test_the_input_as_jpeg_has_a_row_and_a_bar_where_its_accuracy_can_be_measure
     as_json, pathweave, tiny_bundle, options, pictures, tmp_path
 ):
     arguments = ("--uplink-mbps", "0.01", "--device-factor", "50", "--data", pictures, "--max-drop", "1")
-    printed = as_json("split", tiny_bundle.folder, *arguments, *options)
+    printed = as_json("adapt", tiny_bundle.folder, *SPLIT, *arguments, *options)["split"]
     [jpeg] = [one for one in printed["splits"] if one["sends"] == "jpeg"]
     assert (jpeg["position"], jpeg["bits"], jpeg["device_ms"]) == (0, [], 0.0)
     assert jpeg["packing_ms"] > 0
     assert jpeg["bytes_sent"] > 0
     picture = tmp_path / "latencies.svg"
-    _, out, _ = pathweave("split", tiny_bundle.folder, *arguments, "--picture", picture, *options)
+    _, out, _ = pathweave(
+        "adapt", tiny_bundle.folder, "--consider", "split", *arguments, "--picture", picture, *options
+    )
     assert any(line.split()[:2] == ["0", "JPEG"] for line in out.splitlines())
     texts = [element.text for element in ElementTree.parse(picture).getroot().iter("{http://www.w3.org/2000/svg}text")]
     assert "jpeg" in texts
-    without = as_json("split", tiny_bundle.folder, "--uplink-mbps", "3", *options)
+    without = as_json("adapt", tiny_bundle.folder, *SPLIT, "--uplink-mbps", "3", *options)["split"]
     assert all(one["sends"] != "jpeg" for one in without["splits"])
 
 
 @pytest.mark.parametrize("name", ["latencies.svg", "latencies.png"])
 def test_a_picture_has_a_bar_for_every_way(as_json, tiny_bundle, options, tmp_path, name):
-    as_json("split", tiny_bundle.folder, "--uplink-mbps", "3", "--picture", tmp_path / name, *options)
+    as_json(
+        "adapt", tiny_bundle.folder, "--consider", "split", "--uplink-mbps", "3", "--picture", tmp_path / name, *options
+    )["split"]
     if name.endswith("svg"):
         root = ElementTree.parse(tmp_path / name).getroot()
         texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
@@ -371,15 +383,14 @@ def test_a_picture_has_a_bar_for_every_way(as_json, tiny_bundle, options, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--max-drop", "0.01"), "a drop of accuracy is measured on private images"),
-        (("--memory-mb", "0"), "the device's memory is 0 MB; it must be above zero"),
+        (("--max-drop", "0.01"), "plans are chosen on private images"),
         (("--device-factor", "0"), "the device's factor is 0; it must be above zero"),
         (("--device-factor", "2", "--server", "http://127.0.0.1:1"), "for a slower device a split is only estimated"),
         (("--picture", "x.gif"), "a picture is a .svg or .png file, not x.gif"),
     ],
 )
 def test_limits_of_a_split_that_make_no_sense_are_one_clear_line(pathweave, tiny_bundle, options, arguments, said):
-    status, _, err = pathweave("split", tiny_bundle.folder, "--uplink-mbps", "3", *arguments, *options)
+    status, _, err = pathweave("adapt", tiny_bundle.folder, *SPLIT, "--uplink-mbps", "3", *arguments, *options)
     assert status == 2
     assert err[0] == f"error: {said}"
 

@@ -5,17 +5,15 @@ import pytest
 COMMANDS = [
     ["run", "--data", "photos"],
     ["adapt", "--data", "photos", "--latency-ms", "5"],
-    ["calibrate", "--data", "photos"],
-    ["plan", "--data", "photos", "--coverage", "0.9"],
-    ["split", "--uplink-mbps", "3", "--privacy", "activations"],
+    ["adapt", "--consider", "split", "--uplink-mbps", "3", "--privacy", "activations"],
     ["profile"],
-    ["place"],
+    ["fetch"],
     ["logs"],
 ]
 NOWHERE = "http://127.0.0.1:1/v1/bundles/tiny"
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_command_asks_whom_to_trust_at_an_address(pathweave, tmp_path, command):
     name, *options = command
     status, _, err = pathweave(name, NOWHERE, *options, "--state", tmp_path)

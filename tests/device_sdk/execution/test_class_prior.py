@@ -14,7 +14,7 @@ from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.costs.answers import answer_everywhere
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.samples import SampleChecker
-from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice, Plan, Prior
 from device_sdk.supernet.plan_json import decode_plan, encode_plan
 
@@ -108,14 +108,16 @@ def test_a_prior_of_other_classes_is_refused(bundle):
 def test_a_model_adapted_to_one_class_answers_with_its_prior_and_keeps_it(tiny_bundle, tmp_path):
     only = np.flatnonzero(tiny_bundle.labels == 1)
     with AdaptiveModel.open(tiny_bundle.folder, state_folder=tmp_path) as model:
-        generous = Budget(latency_ms=1000.0)
+        generous = Goal(latency_ms=1000.0)
         images, labels = tiny_bundle.images[np.tile(only, 3)], tiny_bundle.labels[np.tile(only, 3)]
-        prior = model.adapt(images, labels, generous).plan.class_prior
+        prior = model.adapt(images, generous, labels=labels).plan.class_prior
         assert prior is not None
         assert int(np.argmax(prior.log_ratios)) == 1
         bare = run(Workspace(model.bundle, model._runtime), Plan(model.plan.subnet), model.prepare(images[:2]))
         np.testing.assert_allclose(model(images[:2]).output, bare.output + logit_offsets(prior), rtol=1e-4, atol=1e-4)
-        calibrated = model.calibrate(tiny_bundle.images, tiny_bundle.labels)
+        calibrated = model.adapt(
+            tiny_bundle.images, Goal(optimise="latency_ms", max_drop=0.005), {"exits"}, tiny_bundle.labels
+        )
         assert calibrated.plan.class_prior == prior
         model.use(model.plan.with_prior(None))
     with AdaptiveModel.open(tiny_bundle.folder, state_folder=tmp_path) as again:

@@ -103,13 +103,13 @@ model = AdaptiveModel.open(folder, state_folder=state, threads=2)
 model(images)
 ways = {
     "infer": lambda: model.infer(tensor),
-    "answer_async": lambda: asyncio.run(model.answer_async(images)),
+    "answer_async": lambda: asyncio.run(model.acall(images)),
     "warm_up": model.warm_up,
     "adapt": lambda: model.adapt(images, np.arange(4) % 3, Budget(latency_ms=1000)),
     "calibrate": lambda: model.calibrate(images, np.arange(4) % 3),
     "profile": model.profile,
     "memory_cap_bytes": lambda: setattr(model, "memory_cap_bytes", 50_000_000),
-    "set_exits": lambda: model.set_exits(()),
+    "set_exits": lambda: model.exits.hold(()),
     "plan": lambda: model.plan,
 }
 for name, way in ways.items():

@@ -6,7 +6,7 @@ from device_sdk.data.preprocessing import prepare
 from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.execution.workspace import Workspace
 from device_sdk.live.pool_search import PoolSearch
-from device_sdk.policies.adaptation import AdaptationSettings, stand_in_labels
+from device_sdk.policies.gathering import AdaptationSettings, stand_in_labels
 from device_sdk.progress import SilentProgress
 from device_sdk.search.nearby import latency_range_ms
 from device_sdk.supernet.cost import Budget

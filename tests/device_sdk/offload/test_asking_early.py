@@ -39,7 +39,7 @@ class Device:
 
     def connect(self, **changes) -> None:
         chosen = {"server": self.url, "model": "tiny:images", "privacy": "inputs", "timeout_s": TIMEOUT_S} | changes
-        self.model.connect(RemoteModel(**chosen))
+        self.model.remote.connect(RemoteModel(**chosen))
 
     @property
     def along_the_path(self) -> list[str]:

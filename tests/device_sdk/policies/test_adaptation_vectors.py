@@ -28,13 +28,13 @@ def test_the_script_writes_the_same_choices_and_to_rounding_the_same_numbers(wri
             assert again["pool"][subnet] == pytest.approx(numbers, abs=1e-6)
 
 
-def test_the_script_calibrates_the_same(written):
-    numbers = ("exits", "hard_threshold")
-    for case, again in zip(VECTORS["calibrations"], written["calibrations"], strict=True):
+def test_the_script_chooses_the_same_exits(written):
+    numbers = ("exits", "accuracy", "share_early")
+    for case, again in zip(VECTORS["exit_sets"], written["exit_sets"], strict=True):
         assert case.keys() == again.keys()
         for name, value in case.items():
             assert again[name] == (pytest.approx(value, abs=1e-6) if name in numbers and value is not None else value)
-    assert len({tuple(case["exits"]) for case in VECTORS["calibrations"]}) > 2
+    assert len({tuple(case["exits"].items()) for case in VECTORS["exit_sets"]}) > 2
 
 
 def test_the_script_writes_the_same_samples_and_fits(written):

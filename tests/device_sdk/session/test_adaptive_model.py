@@ -20,15 +20,16 @@ from device_sdk.errors import (
     UsageError,
 )
 from device_sdk.logs.adaptation_log import Adapted, Infeasible, Opened, PlanChosen, PriorChanged, read_log
-from device_sdk.policies.adaptation import AdaptationSettings
 from device_sdk.policies.exits.timed_exits import without_timed_exits
+from device_sdk.policies.gathering import AdaptationSettings
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.device_state import DeviceState
-from device_sdk.supernet.cost import Budget, Power
+from device_sdk.supernet.cost import Power
+from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.plan import Edge, Plan, Subnet
-from device_sdk.supernet.requirement import Requirement
 
-SMALL, LARGE = Budget(memory_mb=4.5), Budget(memory_mb=100)  # with the slow profile: the cheapest, and all
+SMALL, LARGE = Goal(memory_mb=4.5), Goal(memory_mb=100)  # with the slow profile: the cheapest, and all
+ALL = {"subnets", "exits", "abstain"}
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def raw_logits(bundle, tiny_bundle, model):
 
 def test_a_new_model_is_the_full_one(model, bundle):
     assert model.plan == Plan(bundle.supernet.original)
-    assert [line.event for line in read_log(model.log_path)] == [
+    assert [line.event for line in read_log(model.log.path)] == [
         Opened(subnet=str(bundle.supernet.original), restored=False)
     ]
 
@@ -143,7 +144,7 @@ def test_a_closed_model_answers_nothing_more(tiny_bundle, slow_state):
         lambda: model(tiny_bundle.images[0]),
         lambda: model.plan,
         lambda: model.profile(),
-        lambda: model.adapt(tiny_bundle.images, tiny_bundle.labels, LARGE),
+        lambda: model.adapt(tiny_bundle.images, LARGE, labels=tiny_bundle.labels),
     ):
         with pytest.raises(ClosedError, match="was closed"):
             use()
@@ -157,26 +158,26 @@ def test_leaving_the_context_closes_the_model(tiny_bundle, slow_state):
 
 
 def test_adapting_switches_to_the_subnet_found(model, tiny_bundle, raw_logits):
-    found = model.adapt(tiny_bundle.images, tiny_bundle.labels, SMALL)
+    found = model.adapt(tiny_bundle.images, SMALL, labels=tiny_bundle.labels)
     assert model.plan == found.plan == Plan(Subnet((Edge("o0"), Edge("m1-4"), Edge("o4"))))
     tensor = model.prepare(tiny_bundle.images[:5])
     assert np.array_equal(model.infer(tensor).output, raw_logits(found.subnet, tensor))
-    last = list(read_log(model.log_path))[-1].event
+    last = list(read_log(model.log.path))[-1].event
     assert isinstance(last, Adapted)
-    assert (last.subnet, last.budget_memory_mb, last.samples) == (str(found.subnet), 4.5, found.search_samples)
+    assert (last.subnet, last.budget_memory_mb, last.samples) == (str(found.subnet), 4.5, 42)
 
 
 def test_pillow_images_and_lists_of_labels_will_do(model, tiny_bundle):
     images = [Image.fromarray(image) for image in tiny_bundle.images[:9]]
-    found = model.adapt(images, tiny_bundle.labels[:9].tolist(), SMALL)
-    assert found.search_samples + found.holdout_samples == 9
+    found = model.adapt(images, SMALL, labels=tiny_bundle.labels[:9].tolist())
+    assert found.samples == 9
 
 
 def test_the_plan_is_restored_when_the_bundle_is_opened_again(model, tiny_bundle, slow_state):
-    found = model.adapt(tiny_bundle.images, tiny_bundle.labels, SMALL)
+    found = model.adapt(tiny_bundle.images, SMALL, labels=tiny_bundle.labels)
     with AdaptiveModel.open(tiny_bundle.folder, state_folder=slow_state) as again:
         assert again.plan == found.plan
-        assert list(read_log(again.log_path))[-1].event == Opened(subnet=str(found.subnet), restored=True)
+        assert list(read_log(again.log.path))[-1].event == Opened(subnet=str(found.subnet), restored=True)
 
 
 @pytest.mark.parametrize(
@@ -189,21 +190,22 @@ def test_a_remembered_plan_that_the_bundle_does_not_have_is_ignored(tiny_bundle,
 
 
 def test_an_infeasible_budget_leaves_the_plan_and_is_logged(model, tiny_bundle):
-    before = model.adapt(tiny_bundle.images, tiny_bundle.labels, SMALL).plan
+    before = model.adapt(tiny_bundle.images, SMALL, labels=tiny_bundle.labels).plan
     with pytest.raises(InfeasibleBudgetError):
-        model.adapt(tiny_bundle.images, tiny_bundle.labels, Budget(latency_ms=1e-6))
+        model.adapt(tiny_bundle.images, Goal(latency_ms=1e-6), labels=tiny_bundle.labels)
     assert model.plan == before
-    last = list(read_log(model.log_path))[-1].event
+    last = list(read_log(model.log.path))[-1].event
     assert isinstance(last, Infeasible)
     assert (last.budget_latency_ms, last.nearest) == (1e-6, "o0 m1-4 o4")
     assert last.nearest_latency_ms > 1e-6
 
 
 def test_a_search_that_is_cancelled_leaves_the_plan_and_a_readable_log(model, tiny_bundle, bundle):
+    settings = AdaptationSettings(cancelled=lambda: True)
     with pytest.raises(BudgetError):
-        model.adapt(tiny_bundle.images, tiny_bundle.labels, LARGE, settings=AdaptationSettings(cancelled=lambda: True))
+        model.adapt(tiny_bundle.images, LARGE, labels=tiny_bundle.labels, settings=settings)
     assert model.plan == Plan(bundle.supernet.original)
-    list(read_log(model.log_path))
+    list(read_log(model.log.path))
 
 
 @pytest.mark.parametrize(
@@ -219,13 +221,13 @@ def test_a_search_that_is_cancelled_leaves_the_plan_and_a_readable_log(model, ti
 )
 def test_labels_that_make_no_sense_are_refused(model, tiny_bundle, labels, message):
     with pytest.raises(InputError, match=message):
-        model.adapt(tiny_bundle.images[:10], labels, LARGE)
+        model.adapt(tiny_bundle.images[:10], LARGE, labels=labels)
 
 
 @pytest.mark.parametrize("samples", [[], np.zeros((0, 20, 20, 3), np.uint8)])
 def test_no_samples_are_refused(model, samples):
     with pytest.raises(InputError):
-        model.adapt(samples, None, LARGE)
+        model.adapt(samples, LARGE)
 
 
 def test_the_self_test_runs_when_the_bundle_is_first_opened_and_not_again(own_bundle, tmp_path):
@@ -270,7 +272,7 @@ def test_a_profile_is_measured_once_and_again_on_demand(tiny_bundle, tmp_path):
         again = model.profile(again=True)
         assert again != first
         assert model.profile() == again
-        events = [json.loads(line)["event"]["event"] for line in model.log_path.read_text().splitlines()]
+        events = [json.loads(line)["event"]["event"] for line in model.log.path.read_text().splitlines()]
     assert events == ["opened", "profiled", "profiled"]
 
 
@@ -303,13 +305,13 @@ def test_no_answer_is_lost_or_mixed_while_another_thread_adapts(model, tiny_bund
     tensor = model.prepare(tiny_bundle.images[:2])
     expected = {}
     for budget in (SMALL, LARGE):
-        model.adapt(tiny_bundle.images[:9], tiny_bundle.labels[:9], budget)
+        model.adapt(tiny_bundle.images[:9], budget, labels=tiny_bundle.labels[:9])
         expected[str(model.plan.subnet)] = model.infer(tensor).output.tobytes()
     assert len(set(expected.values())) == 2
 
     def adapt_to_and_fro():
         for budget in (SMALL, LARGE) * 4:
-            model.adapt(tiny_bundle.images[:9], tiny_bundle.labels[:9], budget)
+            model.adapt(tiny_bundle.images[:9], budget, labels=tiny_bundle.labels[:9])
 
     answers, errors = answers_while(model, tensor, adapt_to_and_fro)
     assert errors == []
@@ -336,7 +338,7 @@ def test_a_call_ends_with_the_plan_with_which_it_began(model, tiny_bundle, chang
     def meddle():
         meddler.meddle = lambda: None
         if change == "adapt":
-            model.adapt(tiny_bundle.images, tiny_bundle.labels, SMALL)
+            model.adapt(tiny_bundle.images, SMALL, labels=tiny_bundle.labels)
         else:
             model.close()
 
@@ -362,10 +364,9 @@ def test_an_adaptation_does_not_reopen_a_model_that_was_closed_meanwhile(tiny_bu
         model.close()
         return False
 
+    settings = AdaptationSettings(cancelled=close_meanwhile)
     with pytest.raises(ClosedError):
-        model.adapt(
-            tiny_bundle.images, tiny_bundle.labels, LARGE, settings=AdaptationSettings(cancelled=close_meanwhile)
-        )
+        model.adapt(tiny_bundle.images, LARGE, labels=tiny_bundle.labels, settings=settings)
     with pytest.raises(ClosedError):
         model(tiny_bundle.images[0])
 
@@ -388,92 +389,133 @@ def test_a_model_whose_blobs_are_deleted_keeps_serving_and_stays_with_its_plan(o
         assert model.plan == Plan(model.bundle.supernet.original)
 
 
-# Planning for a requirement
+# All kinds of plans
 
 
-def test_the_plan_that_a_requirement_puts_first_runs_from_then_on(model, tiny_bundle, bundle):
-    requirement = Requirement(accuracy=0.5, optimise="latency_ms", coverage=0.9)
-    planned = model.plan_for(tiny_bundle.images, tiny_bundle.labels, requirement)
-    assert model.plan == planned.choice.plan
-    assert not requirement.misses(planned.choice.cost)
-    assert (planned.samples, planned.judged) == (60, 20)
-    assert {"subnet", "exits", "abstain"} <= set(planned.choice.by_kind)
-    [last] = [line.event for line in read_log(model.log_path) if isinstance(line.event, PlanChosen)]
-    assert (last.plan_kind, last.limits) == (model.plan.kind, {"accuracy": 0.5, "coverage": 0.9})
-    assert last.accuracy == planned.held_out.accuracy
+def test_the_plan_that_a_goal_puts_first_runs_from_then_on(model, tiny_bundle):
+    goal = Goal(accuracy=0.5, optimise="latency_ms", coverage=0.9)
+    found = model.adapt(tiny_bundle.images, goal, ALL, tiny_bundle.labels)
+    assert model.plan == found.plan
+    assert not goal.requirement().misses(found.expected)
+    assert (found.samples, found.judged) == (60, 18)
+    assert {"subnet", "exits", "abstain"} <= set(found.by_kind)
+    [last] = [line.event for line in read_log(model.log.path) if isinstance(line.event, PlanChosen)]
+    assert (last.plan_kind, last.limits) == (found.choice.kind, {"accuracy": 0.5, "coverage": 0.9})
+    assert last.accuracy == found.held_out.accuracy
 
 
-def test_a_planned_plan_keeps_exits_for_deadlines_unless_memory_is_limited(model, tiny_bundle):
-    requirement = Requirement(accuracy=0.5, optimise="latency_ms", coverage=1.0)
-    choice = model.plan_for(tiny_bundle.images, tiny_bundle.labels, requirement).choice
+def test_a_plan_with_exits_keeps_others_for_deadlines_unless_memory_is_limited(model, tiny_bundle):
+    goal = Goal(accuracy=0.5, optimise="latency_ms")
+    choice = model.adapt(tiny_bundle.images, goal, ALL, tiny_bundle.labels).choice
     supernet = model.bundle.supernet
     passed = {exit_.position for exit_ in supernet.exits_along(choice.plan.subnet)}
     assert [supernet.exit(one.exit).position for one in model.plan.exits] == sorted(passed) != []
     assert choice.kind == without_timed_exits(choice.plan).kind
     assert choice.by_kind[choice.kind].cost == choice.cost
     assert model.infer(model.prepare(tiny_bundle.images[:1]), deadline_ms=10_000.0).source is not None
-    limited = msgspec.structs.replace(requirement, peak_bytes=10**9)
-    plan = model.plan_for(tiny_bundle.images, tiny_bundle.labels, limited).choice.plan
+    limited = msgspec.structs.replace(goal, memory_mb=1000.0)
+    plan = model.adapt(tiny_bundle.images, limited, ALL, tiny_bundle.labels).plan
     assert plan == without_timed_exits(plan)
 
 
 def test_an_accuracy_is_promised_on_samples_that_the_choice_did_not_see(model, tiny_bundle):
-    requirement = Requirement(accuracy=0.8, certainty=0.9, optimise="latency_ms", coverage=1.0)
-    planned = model.plan_for(tiny_bundle.images, tiny_bundle.labels, requirement)
-    promise = planned.choice.promise
-    assert (promise.certainty, promise.samples) == (0.9, 20)
-    assert promise.least_accuracy >= 0.8
-    assert promise.wrong == round(20 * (1 - planned.held_out.accuracy))
-    too_much = Requirement(accuracy=0.95, certainty=0.9, coverage=1.0)  # 20 right of 20 prove 0.89
+    goal = Goal(accuracy=0.8, certainty=0.9, optimise="latency_ms")
+    found = model.adapt(tiny_bundle.images, goal, ALL, tiny_bundle.labels)
+    assert (found.promise.certainty, found.promise.samples) == (0.9, 18)
+    assert found.promise.least_accuracy >= 0.8
+    assert found.promise.wrong == round(18 * (1 - found.held_out.accuracy))
+    too_much = Goal(accuracy=0.95, certainty=0.9)  # 18 right of 18 prove 0.88
     before = model.plan
-    with pytest.raises(InfeasibleBudgetError, match=r"accuracy 0\.89"):
-        model.plan_for(tiny_bundle.images, tiny_bundle.labels, too_much)
+    with pytest.raises(InfeasibleBudgetError, match=r"accuracy 0\.8"):
+        model.adapt(tiny_bundle.images, too_much, ALL, tiny_bundle.labels)
     assert model.plan == before
 
 
-def test_subnets_of_the_last_adaptation_are_planned_with(model, tiny_bundle):
-    alone = model.plan_for(tiny_bundle.images, tiny_bundle.labels, Requirement(latency_ms=1000.0))
-    model.adapt(tiny_bundle.images, tiny_bundle.labels, Budget(latency_ms=200.0))
-    planned = model.plan_for(tiny_bundle.images, tiny_bundle.labels, Requirement(latency_ms=200.0))
-    assert planned.choice.cost.latency_ms <= 200.0
-    assert planned.choice.considered > alone.choice.considered
+def test_a_plan_that_is_not_taken_leaves_the_one_in_use_and_no_line_in_the_log(model, tiny_bundle):
+    before, lines = model.plan, len(list(read_log(model.log.path)))
+    found = model.adapt(tiny_bundle.images, SMALL, labels=tiny_bundle.labels, take=False)
+    assert found.plan != before
+    assert model.plan == before
+    assert len(list(read_log(model.log.path))) == lines
 
 
-def test_a_requirement_that_no_plan_keeps_leaves_the_plan_in_use(model, tiny_bundle):
+def test_a_goal_that_no_plan_keeps_leaves_the_plan_in_use(model, tiny_bundle):
     before = model.plan
     with pytest.raises(InfeasibleBudgetError, match="no plan keeps the requirement"):
-        model.plan_for(tiny_bundle.images, tiny_bundle.labels, Requirement(latency_ms=1e-6))
+        model.adapt(tiny_bundle.images, Goal(latency_ms=1e-6), ALL, tiny_bundle.labels)
     assert model.plan == before
 
 
-def test_without_labels_the_full_models_answers_stand_in(model, tiny_bundle, bundle):
-    planned = model.plan_for(tiny_bundle.images, None, Requirement(accuracy=1.0, optimise="latency_ms"))
-    assert planned.choice.cost.accuracy == 1.0
+def test_without_labels_the_full_models_answers_stand_in(model, tiny_bundle):
+    found = model.adapt(tiny_bundle.images, Goal(accuracy=1.0, optimise="latency_ms"), ALL)
+    assert found.expected.accuracy == 1.0
 
 
-def test_samples_of_one_class_can_be_calibrated_and_planned_with(model, tiny_bundle):
+def test_samples_of_one_class_will_do_for_all_kinds(model, tiny_bundle):
     labels = np.asarray(tiny_bundle.labels)
     only = labels == np.bincount(labels).argmax()
     images, labels = tiny_bundle.images[only], labels[only]
-    model.calibrate(images, labels)
-    planned = model.plan_for(images, labels, Requirement(latency_ms=1000.0))
-    assert planned.choice.cost.accuracy is not None
+    model.adapt(images, Goal(optimise="latency_ms", max_drop=0.005), {"exits"}, labels)
+    found = model.adapt(images, Goal(latency_ms=1000.0), ALL, labels)
+    assert found.expected.accuracy is not None
     assert model(images[:2]).output.shape == (2, 3)
 
 
-def test_following_the_network_needs_a_server(model, tiny_bundle):
-    before = model.plan
-    with pytest.raises(UsageError, match="no network to follow"):
-        model.plan_for(tiny_bundle.images, tiny_bundle.labels, Requirement(latency_ms=1000.0), follow_network=True)
-    assert model.plan == before
+def test_following_the_network_needs_plans_for_other_networks(model, tiny_bundle):
+    model.adapt(tiny_bundle.images, Goal(latency_ms=1000.0), ALL, tiny_bundle.labels)
+    with pytest.raises(UsageError, match="no plans for other networks"):
+        model.live.start("network")
 
 
 def test_energy_is_known_with_the_devices_power_alone(model, tiny_bundle):
-    requirement = Requirement(energy_mj=1000.0)
+    goal = Goal(energy_mj=1000.0)
     with pytest.raises(InfeasibleBudgetError, match="energy_mj inf"):
-        model.plan_for(tiny_bundle.images, tiny_bundle.labels, requirement)
-    planned = model.plan_for(tiny_bundle.images, tiny_bundle.labels, requirement, power=Power(active_w=2.0))
-    assert planned.choice.cost.energy_mj == pytest.approx(2.0 * planned.choice.cost.latency_ms)
+        model.adapt(tiny_bundle.images, goal, ALL, tiny_bundle.labels)
+    found = model.adapt(tiny_bundle.images, goal, ALL, tiny_bundle.labels, power=Power(active_w=2.0))
+    assert found.expected.energy_mj == pytest.approx(2.0 * found.expected.latency_ms)
+
+
+@pytest.mark.parametrize(
+    ("consider", "said"),
+    [
+        ({"ask"}, "no server is connected that answers samples"),
+        ({"split"}, "no server is connected that runs tails"),
+        ({"hybrid"}, "no server is connected that has this bundle"),
+        ({"subnet"}, "there is no kind of plan 'subnet'"),
+        (set(), "no kind of plan may be considered"),
+    ],
+)
+def test_a_kind_that_lacks_what_it_needs_says_so(model, tiny_bundle, consider, said):
+    before = model.plan
+    with pytest.raises(UsageError, match=said):
+        model.adapt(tiny_bundle.images, Goal(latency_ms=100.0), consider, tiny_bundle.labels)
+    assert model.plan == before
+
+
+@pytest.mark.parametrize("old", ["calibrate", "plan_for", "split", "watch", "connect", "set_exits", "log_path"])
+def test_an_old_name_names_the_new_one(model, old):
+    with pytest.raises(AttributeError, match=f"{old} is now "):
+        getattr(model, old)
+
+
+def test_of_two_threads_that_adapt_the_second_waits(model, tiny_bundle):
+    running, overlaps = [], []
+
+    def note() -> bool:
+        overlaps.append(len(running) > 1)
+        return False
+
+    def adapt():
+        settings = AdaptationSettings(cancelled=lambda: running.append(1) or note() or bool(running.clear()))
+        model.adapt(tiny_bundle.images, SMALL, labels=tiny_bundle.labels, settings=settings)
+
+    threads = [threading.Thread(target=adapt) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert overlaps
+    assert not any(overlaps)
 
 
 # The mix of classes while serving
@@ -482,7 +524,7 @@ def test_energy_is_known_with_the_devices_power_alone(model, tiny_bundle):
 def test_the_mix_of_classes_is_followed_and_the_prior_is_there_after_opening_again(tiny_bundle, slow_state):
     images = tiny_bundle.images[tiny_bundle.labels == tiny_bundle.labels[0]][:1]
     with AdaptiveModel.open(tiny_bundle.folder, state_folder=slow_state) as model:
-        model.watch(prior=True)
+        model.live.start("classes")
         bare = model(images).output
         deadline = time.monotonic() + 60
         while model.plan.class_prior is None and time.monotonic() < deadline:
@@ -492,9 +534,9 @@ def test_the_mix_of_classes_is_followed_and_the_prior_is_there_after_opening_aga
         assert int(np.argmax(prior.log_ratios)) == int(bare.argmax())
         offsets = prior.temperature * np.array(prior.log_ratios)
         np.testing.assert_allclose(model(images).output, bare + offsets, rtol=1e-4, atol=1e-4)
-        model.stop_watching()
-        model.stop_watching()
-        [changed] = [line.event for line in read_log(model.log_path) if isinstance(line.event, PriorChanged)]
+        model.live.stop("latency", "classes")
+        model.live.stop("latency", "classes")
+        [changed] = [line.event for line in read_log(model.log.path) if isinstance(line.event, PriorChanged)]
         assert changed.answers >= 100
         assert 0.5 < changed.moved_share <= 1
         plan = model.plan
@@ -505,18 +547,18 @@ def test_the_mix_of_classes_is_followed_and_the_prior_is_there_after_opening_aga
 def test_plans_that_live_update_switches_to_have_the_prior_too(tiny_bundle, slow_state, runtime):
     images, labels = tiny_bundle.images, tiny_bundle.labels
     with AdaptiveModel.open(tiny_bundle.folder, state_folder=slow_state) as model:
-        settings = AdaptationSettings(time_limit_s=1, use_prior=False)
-        model.adapt(images, labels, Budget(latency_ms=1000), settings=settings, live=True)
-        model.watch(prior=True)
+        settings = AdaptationSettings(time_limit_s=1, use_prior=False, fill_pool=True)
+        model.adapt(images, Goal(latency_ms=1000), labels=labels, settings=settings)
+        model.live.start("latency", "classes")
         deadline = time.monotonic() + 60
         while model.plan.class_prior is None and time.monotonic() < deadline:
             model(images[:1])
-        model.stop_watching()
+        model.live.stop("latency", "classes")
         pool = DeviceState(slow_state, model.bundle, runtime).load_pool()
         assert pool is not None
         assert {one.plan.class_prior for one in pool.candidates} == {model.plan.class_prior} != {None}
 
 
-def test_watching_without_an_adaptation_needs_a_prior_to_follow(model):
+def test_the_latency_cannot_be_followed_without_an_adaptation(model):
     with pytest.raises(UsageError, match="no plan pool"):
-        model.watch()
+        model.live.start("latency")

@@ -19,9 +19,9 @@ def test_coroutines_get_the_same_answers(model, tiny_bundle):
     expected = [model(image).output for image in tiny_bundle.images[:8]]
 
     async def ask():
-        answers = await asyncio.gather(*(model.answer_async(image) for image in tiny_bundle.images[:8]))
+        answers = await asyncio.gather(*(model.acall(image) for image in tiny_bundle.images[:8]))
         tensor = model.prepare(tiny_bundle.images[0])
-        return [*answers, await model.infer_async(tensor)]
+        return [*answers, await model.acall(tensor)]
 
     found = [answer.output for answer in asyncio.run(ask())]
     assert all(np.array_equal(a, b) for a, b in zip(found, [*expected, expected[0]], strict=True))
@@ -29,7 +29,7 @@ def test_coroutines_get_the_same_answers(model, tiny_bundle):
 
 def test_coroutines_are_told_what_is_wrong(model, tiny_bundle):
     with pytest.raises(InputError, match="expected"):
-        asyncio.run(model.answer_async(np.zeros((1, 2), np.float32)))
+        asyncio.run(model.acall(np.zeros((1, 2), np.float32)))
     model.close()
     with pytest.raises(ClosedError):
-        asyncio.run(model.answer_async(tiny_bundle.images[0]))
+        asyncio.run(model.acall(tiny_bundle.images[0]))

@@ -59,7 +59,7 @@ def inputs_of(model, count=1):
 
 
 def resized(model):
-    return [line.event for line in read_log(model.log_path) if isinstance(line.event, Resized)]
+    return [line.event for line in read_log(model.log.path) if isinstance(line.event, Resized)]
 
 
 def used_bytes(model):
@@ -115,7 +115,7 @@ def test_a_closed_model_has_no_cap_to_change(elastic_heavy, state):
     with pytest.raises(ClosedError):
         model.memory_cap_bytes = 100_000_000
     with pytest.raises(ClosedError):
-        model.watch_memory(FakePressure(0))
+        model.live.start("memory", pressure=FakePressure(0))
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["paged before", "without a cap before"])
@@ -133,7 +133,7 @@ def test_no_call_is_lost_while_the_cap_changes(elastic_heavy, state, whole):
             count = 0
             while not done.is_set():
                 if kind == "anytime":
-                    with model.start(tensor) as running:
+                    with model.stream(tensor) as running:
                         answer = running.wait(PATIENCE_S)
                 else:
                     answer = model.infer(tensor, deadline_ms=60_000.0 if kind == "deadline" else None)
@@ -164,7 +164,7 @@ def test_the_cap_follows_the_system_and_comes_back(model):
     plan, most = plan_of(model), whole_plan_bytes(model.bundle, plan_of(model))
     settings = ElasticSettings(reserve_bytes=0, grow_after_s=0.1, interval_s=0.01)
     pressure = FakePressure(10 * most)
-    model.watch_memory(pressure, settings=settings)
+    model.live.start("memory", pressure=pressure, elastic=settings)
     time.sleep(0.05)
     assert model.memory_cap_bytes == 200_000_000
     before = len(resized(model))
@@ -176,8 +176,8 @@ def test_the_cap_follows_the_system_and_comes_back(model):
     pressure.available_bytes = 100 * most
     wait_for(lambda: model.memory_cap_bytes == 200_000_000)
     assert model.plan == plan
-    model.stop_watching_memory()
-    model.stop_watching_memory()
+    model.live.stop("memory")
+    model.live.stop("memory")
     pressure.available_bytes = 0
     time.sleep(0.05)
     assert model.memory_cap_bytes == 200_000_000
@@ -188,9 +188,9 @@ def test_a_source_that_fails_leaves_the_cap_and_is_asked_again(model):
     pressure = FakePressure(10**9)
     pressure.failure = MeasurementError("memory.current says 'x'")
     with pytest.raises(MeasurementError):
-        model.watch_memory(pressure, settings=settings)
+        model.live.start("memory", pressure=pressure, elastic=settings)
     pressure.failure = None
-    model.watch_memory(pressure, settings=settings)
+    model.live.start("memory", pressure=pressure, elastic=settings)
     pressure.failure, pressure.available_bytes = MeasurementError("gone"), 0
     time.sleep(0.05)
     assert model.memory_cap_bytes == 200_000_000
@@ -214,7 +214,7 @@ def test_under_pressure_a_running_call_answers_with_the_last_exit_it_reached(mod
 
     loaded._segments[1] = (segment, Slow())
     pressure = FakePressure(10**9)
-    model.watch_memory(pressure, settings=ElasticSettings(reserve_bytes=0, interval_s=0.01))
+    model.live.start("memory", pressure=pressure, elastic=ElasticSettings(reserve_bytes=0, interval_s=0.01))
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(model.infer, inputs_of(model))
         assert reached.wait(PATIENCE_S)
@@ -242,7 +242,7 @@ def test_a_plan_that_was_loaded_for_a_higher_cap_is_loaded_again(model):
     np.testing.assert_allclose(model.infer(tensor).output, expected, atol=1e-4)
     assert model._in_use.running().loaded is not loaded
     model._in_use.exchange(Active(plan, loaded))
-    with model.start(tensor) as running:
+    with model.stream(tensor) as running:
         assert running.wait(PATIENCE_S).source == ("subnet",)
     model._in_use.exchange(Active(plan, loaded))
     assert model.infer(tensor, deadline_ms=60_000).source == ("subnet",)

@@ -18,20 +18,24 @@ from device_sdk.execution.plan_in_use import Active, PlanInUse
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
 from device_sdk.logs.adaptation_log import AdaptationLog
-from device_sdk.policies.adaptation import AdaptationSettings, within_cap
-from device_sdk.policies.calibration import CalibrationSettings
+from device_sdk.policies.chooser import Here, choose
+from device_sdk.policies.gathering import AdaptationSettings
+from device_sdk.policies.subnet_search import within_cap
 from device_sdk.progress import SilentProgress
 from device_sdk.runtimes import OnnxRuntime
+from device_sdk.session.choosing import Choosing
 from device_sdk.session.device_state import DeviceState
-from device_sdk.session.measuring import Measuring
+from device_sdk.session.remote_answers import RemoteAnswers
+from device_sdk.session.samples import SampleChecker
 from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.plan import Edge, Plan, Subnet
 
 MB = 1_000_000
 CAP_BYTES = (
     10 * MB
 )  # the elastic heavy bundle: subnets of one or two large blocks fit in one piece, the original does not
-ALWAYS = Budget(latency_ms=1e9)
+ALWAYS = Goal(latency_ms=1e9)
 
 
 class Counting:
@@ -90,27 +94,25 @@ class Device:
         self.in_use = PlanInUse(Workspace(bundle, self.runtime, cap_bytes))
         state = DeviceState(folder, bundle, self.runtime, memory_cap_bytes=cap_bytes)
         log = AdaptationLog(folder / "log.jsonl", bundle=bundle.digest, runtime=self.runtime.identity)
-        self.measuring = Measuring(state, self.in_use, log)
+        self.choosing = Choosing(state, self.in_use, SampleChecker(bundle.manifest), RemoteAnswers(bundle, log), log)
         self.in_use.begin(Plan(bundle.supernet.original))
 
     def profile(self):
-        return self.measuring.profile(progress=SilentProgress())
+        return self.choosing.profile(progress=SilentProgress())
 
-    def adapt(self, labels, budget=ALWAYS, **settings):
-        settings = AdaptationSettings(**settings)
+    def adapt(self, labels, goal=ALWAYS, kinds=("subnets",), **settings):
         inputs, _ = samples()
-        return self.measuring.search(
-            self.profile(), inputs, labels, budget, settings=settings, progress=SilentProgress()
-        )
+        here = Here(self.in_use.lend_workspace(), self.profile(), self.in_use.running().plan)
+        settings = AdaptationSettings(**settings)
+        return choose(inputs, labels, goal, kinds, here, settings=settings, progress=SilentProgress())
 
     def take(self, plan):
         self.in_use.lend_workspace()
         self.in_use.exchange(Active(plan, self.in_use.load(plan)))
 
-    def calibrate(self):
-        inputs, labels = samples()
-        settings = CalibrationSettings(accuracy_drop=1.0)  # whatever an exit answers is good enough
-        return self.measuring.calibrate(inputs, labels, settings=settings, progress=SilentProgress())
+    def choose_exits(self):
+        goal = Goal(optimise="latency_ms", max_drop=1.0)  # whatever an exit answers is good enough
+        return self.adapt(samples()[1], goal, {"exits"})
 
 
 def samples(count: int = 24) -> tuple[np.ndarray, np.ndarray]:
@@ -139,10 +141,9 @@ def test_all_that_a_session_does_stays_under_the_cap_to_the_byte(elastic_heavy, 
     for labels, cache_bytes in ((samples()[1], 64 * MB), (None, 0)):
         found = device.adapt(labels, cache_bytes=cache_bytes)
         device.take(found.plan)
-    calibration = device.calibrate()
-    device.take(calibration.plan)
+    device.take(device.choose_exits().plan)
     device.take(Plan(elastic_heavy.supernet.original))
-    device.calibrate()  # of what runs in pages
+    device.choose_exits()  # of what runs in pages
     assert device.runtime.peak_bytes <= CAP_BYTES
     assert device.runtime.peak_bytes > 0.8 * CAP_BYTES  # otherwise nothing was counted
     device.in_use.close()
@@ -162,14 +163,16 @@ def test_under_a_cap_only_what_runs_in_one_piece_is_fitted(profile, elastic_heav
 
 def test_subnets_in_pages_are_left_out_of_the_search_where_others_fit(profile, elastic_heavy):
     supernet, costs = elastic_heavy.supernet, profile.cost_model()
-    allowed = within_cap(supernet, costs, ALWAYS, CAP_BYTES)
+    allowed = within_cap(supernet, costs, ALWAYS.budget(), CAP_BYTES)
     assert allowed == Budget(latency_ms=1e9, memory_mb=10.0)
     pieces = [Subnet(tuple(map(Edge, ("o0", *middle, "o6")))) for middle in (["m1-6"], ["m1-3", "m3-6"])]
     assert [allowed.fits(costs.cost(one)) for one in [*pieces, supernet.original]] == [True, True, False]
     stricter = Budget(latency_ms=1e9, memory_mb=6.0)
     assert within_cap(supernet, costs, stricter, CAP_BYTES) == stricter
-    assert within_cap(supernet, costs, ALWAYS, 1 * MB) == ALWAYS  # where all run in pages, pages it is
-    assert within_cap(supernet, costs, ALWAYS, None) == ALWAYS
+    assert (
+        within_cap(supernet, costs, ALWAYS.budget(), 1 * MB) == ALWAYS.budget()
+    )  # where all run in pages, pages it is
+    assert within_cap(supernet, costs, ALWAYS.budget(), None) == ALWAYS.budget()
 
 
 @pytest.mark.slow
@@ -180,7 +183,7 @@ def test_a_bundle_that_has_to_run_in_pages_is_adapted_with_plain_sums(build_heav
     assert [one.in_pages for one in profile.fitted] == [True]
     assert (profile.scale, profile.offset_ms) == (1.0, 0.0)
     assert found.subnet == bundle.supernet.original
-    assert found.measured_ms > 3 * found.predicted_ms
+    assert found.measured.latency_ms > 3 * found.expected.latency_ms
     assert device.runtime.peak_bytes <= 6 * MB
 
 
@@ -205,6 +208,7 @@ from pathlib import Path
 import numpy as np
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.goal import Goal
 from device_sdk.profiling.memory import peak_during
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
@@ -221,8 +225,8 @@ def work():
     with AdaptiveModel.open(folder, state_folder=state, memory_cap_mb=cap_mb) as model:
         model.profile()
         for targets in (labels, None):
-            model.adapt(images, targets, Budget(latency_ms=1e9))
-        model.calibrate(images, labels)
+            model.adapt(images, Goal(latency_ms=1e9), labels=targets)
+        model.adapt(images, Goal(optimise="latency_ms", max_drop=0.005), {"exits"}, labels)
         return str(model.plan.subnet), model(images[0]).output.shape
 
 

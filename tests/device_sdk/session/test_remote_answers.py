@@ -70,14 +70,14 @@ def test_a_plan_that_asks_without_a_server_answers_here_and_marks_it(model, subn
 def test_what_the_privacy_setting_or_the_plan_rules_out_is_not_sent(
     model, subnet, tiny_bundle, caplog, privacy, named, said
 ):
-    model.connect(RemoteModel(server=NOWHERE, model="big", privacy=privacy))
+    model.remote.connect(RemoteModel(server=NOWHERE, model="big", privacy=privacy))
     model.use(Plan(subnet, hard=Ask(ALL, named)))
     assert said in caplog.text
     assert set(model(tiny_bundle.images).source) == {FALLBACK}
 
 
 def test_an_input_is_never_sent_to_a_tail_that_may_have_activations_only(model, bundle, subnet, tiny_bundle, caplog):
-    model.connect(RemoteModel(server=NOWHERE, model="tiny:tail", privacy="activations"))
+    model.remote.connect(RemoteModel(server=NOWHERE, model="tiny:tail", privacy="activations"))
     model.use(Plan(subnet, split=Split(0, (8,), tail_of(bundle, 0), RemoteRef("tiny:tail"))))
     assert "forbids" in caplog.text
     assert set(model(tiny_bundle.images).source) == {SUBNET}
@@ -113,7 +113,7 @@ def test_a_plan_of_a_servers_model_runs_here_where_it_may_not_be_asked(
     model.use(Plan(subnet))
     here = model(tiny_bundle.images).output
     if privacy is not None:
-        model.connect(RemoteModel(server=NOWHERE, model=model_there, privacy=privacy))
+        model.remote.connect(RemoteModel(server=NOWHERE, model=model_there, privacy=privacy))
     model.use(Plan(subnet, split=whole()))
     assert said in caplog.text
     answer = model(tiny_bundle.images)
@@ -122,7 +122,7 @@ def test_a_plan_of_a_servers_model_runs_here_where_it_may_not_be_asked(
 
 
 def test_a_plan_of_a_servers_model_falls_back_where_that_does_not_answer(model, subnet, tiny_bundle):
-    model.connect(RemoteModel(server=NOWHERE, model="big", privacy="inputs"))
+    model.remote.connect(RemoteModel(server=NOWHERE, model="big", privacy="inputs"))
     model.use(Plan(subnet, split=whole()))
     assert set(model(tiny_bundle.images).source) == {FALLBACK}
     model.use(Plan(subnet, split=whole(), hard=Abstain(ALL)))

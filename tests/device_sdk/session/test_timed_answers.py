@@ -78,7 +78,7 @@ def test_a_long_deadline_is_answered_as_ever(model, tiny_bundle):
 def test_the_last_exit_that_is_sure_to_be_in_time_answers(model, deadline_ms, source):
     tensor = stated(model, 1000.0, 2000.0, 4000.0, 8000.0)
     assert model.infer(tensor, deadline_ms=deadline_ms).source == (source,)
-    assert list(model.answer_times_ms(tensor)) == [*(f"exit {name}" for name in EXITS), "subnet"]
+    assert list(model.exits.answer_times_ms(tensor)) == [*(f"exit {name}" for name in EXITS), "subnet"]
 
 
 def test_a_deadline_below_the_first_exit_names_the_least(model):
@@ -127,10 +127,10 @@ def test_what_live_update_sees_of_ordinary_calls_counts(model):
     active = model._in_use.running()
     times = ServiceTimes(threading.Event(), low_ms=0.0, high_ms=1e9)
     model._in_use.exchange(Active(active.plan, active.loaded, times))
-    assert model.answer_times_ms(tensor)["subnet"] == 15_000
+    assert model.exits.answer_times_ms(tensor)["subnet"] == 15_000
     for _ in range(5):
         times.record(45_000.0)
-    assert model.answer_times_ms(tensor)["subnet"] == pytest.approx(45_000)
+    assert model.exits.answer_times_ms(tensor)["subnet"] == pytest.approx(45_000)
     with pytest.raises(InfeasibleDeadlineError):
         model.infer(tensor, deadline_ms=2900)
 
@@ -141,13 +141,13 @@ def test_hard_samples_are_marked_and_never_sent(model, tiny_bundle):
     for hard, mark in ((Abstain(everything), "abstained"), (Ask(everything, RemoteRef("any")), "fallback")):
         model.use(timed_plan(model, hard=hard))
         assert set(model.infer(tensor, deadline_ms=LONG_MS).source) == {mark}
-        with model.start(tensor) as running:
+        with model.stream(tensor) as running:
             assert set(running.wait().source) == {mark}
 
 
 def test_left_alone_an_anytime_run_ends_with_the_usual_answer(model, tiny_bundle):
     tensor = model.prepare(tiny_bundle.images[:3])
-    with model.start(tensor) as running:
+    with model.stream(tensor) as running:
         answer = running.wait(PATIENCE_S)
     assert running.done
     assert answer is running.latest()
@@ -155,13 +155,13 @@ def test_left_alone_an_anytime_run_ends_with_the_usual_answer(model, tiny_bundle
 
 
 def test_raw_images_can_be_started_too(model, tiny_bundle):
-    with model.start(tiny_bundle.images[0]) as running:
+    with model.stream(tiny_bundle.images[0]) as running:
         assert running.wait(PATIENCE_S).labels == model(tiny_bundle.images[0]).labels
 
 
 def test_input_that_is_none_fails_where_it_is_started(model):
     with pytest.raises(InputError):
-        model.start(np.zeros((1, 3), np.float32))
+        model.stream(np.zeros((1, 3), np.float32))
 
 
 class Paused:
@@ -187,7 +187,7 @@ class Paused:
 
 def test_the_best_answer_so_far_is_there_at_any_moment(model, tiny_bundle):
     paused = Paused(model)
-    with model.start(tiny_bundle.images[:2]) as running:
+    with model.stream(tiny_bundle.images[:2]) as running:
         before = ""
         for name in EXITS:
             assert paused.reached.acquire(timeout=PATIENCE_S)
@@ -205,7 +205,7 @@ def test_the_best_answer_so_far_is_there_at_any_moment(model, tiny_bundle):
 
 def test_it_can_be_stopped_from_another_thread(model, tiny_bundle):
     paused = Paused(model)
-    with model.start(tiny_bundle.images[:1]) as running:
+    with model.stream(tiny_bundle.images[:1]) as running:
         paused.passed.release()
         assert running.wait_first(PATIENCE_S).source == ("exit x1-pooled",)
         assert paused.reached.acquire(timeout=PATIENCE_S)
@@ -219,7 +219,7 @@ def test_it_can_be_stopped_from_another_thread(model, tiny_bundle):
 
 def test_stopped_before_the_first_exit_it_has_no_answer(model, tiny_bundle):
     paused = Paused(model)
-    running = model.start(tiny_bundle.images[:1])
+    running = model.stream(tiny_bundle.images[:1])
     assert paused.reached.acquire(timeout=PATIENCE_S)
     running.stop()
     with pytest.raises(NoAnswerYetError, match="stopped before its first exit"):
@@ -230,7 +230,7 @@ def test_stopped_before_the_first_exit_it_has_no_answer(model, tiny_bundle):
 
 def test_the_block_ends_it_and_leaves_nothing_running(model, tiny_bundle):
     paused = Paused(model)
-    with model.start(tiny_bundle.images[:1]) as running:
+    with model.stream(tiny_bundle.images[:1]) as running:
         assert paused.reached.acquire(timeout=PATIENCE_S)
     assert running.done
 
@@ -239,7 +239,7 @@ def test_what_fails_in_the_thread_is_raised_where_the_answer_is_asked_for(model,
     loaded = model._in_use.running().loaded
     loaded.stepped()
     loaded.close()
-    running = model.start(tiny_bundle.images[:1])
+    running = model.stream(tiny_bundle.images[:1])
     with pytest.raises(RuntimeFailedError, match="closed"):
         running.wait(PATIENCE_S)
 
@@ -248,7 +248,7 @@ def test_a_closed_model_neither_starts_nor_answers_in_time(tiny_bundle, state):
     model = AdaptiveModel.open(tiny_bundle.folder, state_folder=state)
     model.close()
     with pytest.raises(ClosedError):
-        model.start(tiny_bundle.images[0])
+        model.stream(tiny_bundle.images[0])
     with pytest.raises(ClosedError):
         model(tiny_bundle.images[0], deadline_ms=5)
 

@@ -14,9 +14,8 @@ from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import ABSTAINED, FALLBACK, SERVER
 from device_sdk.session.heads import plan_head
 from device_sdk.signing import signatures
-from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.plan import ExitChoice, Plan
-from device_sdk.supernet.requirement import Requirement
 from pathweave.server_process import ServerProcess, running_server
 from pathweave.throttled_proxy import slow_uplink
 from tests.device_sdk.heavy_bundle import write_heavy_bundle
@@ -37,8 +36,8 @@ def test_only_the_blobs_of_the_head_are_fetched_and_the_server_runs_the_tail(ser
         expected = whole(IMAGES).labels
     with opened(plan=served.plan()) as model:
         assert stored() == blobs_of(served.bundle, HEAD_BLOCKS)
-        assert model.exits == ()
-        model.connect(served.tails())
+        assert model.exits.held == ()
+        model.remote.connect(served.tails())
         answer = model(IMAGES)
         assert set(answer.source) == {SERVER}
         assert answer.labels == expected
@@ -52,7 +51,7 @@ def test_the_part_opens_again_with_its_plan_and_fetches_nothing_more(served, ope
     assert before == blobs_of(served.bundle, HEAD_BLOCKS, ("x2-pooled",))
     with opened() as model:
         assert model.plan == plan
-        assert model.exits == ("x2-pooled",)
+        assert model.exits.held == ("x2-pooled",)
     assert stored() == before
     with opened(threads=2) as model:  # for which no plan was kept: that of the part stands in
         assert model.plan == plan
@@ -81,7 +80,7 @@ def test_without_the_server_the_last_exit_before_the_cut_answers(served, tmp_pat
             at_exit = model(IMAGES)
             threshold = float(np.median(at_exit.confidence)) if answers_some else None
             model.use(own.plan("exit", threshold=threshold))
-            model.connect(own.tails(timeout_s=2.0))
+            model.remote.connect(own.tails(timeout_s=2.0))
             assert set(model(IMAGES).source) == ({SERVER, "exit x2-pooled"} if answers_some else {SERVER})
             server.kill()
             answer = model(IMAGES)
@@ -98,7 +97,7 @@ def test_without_the_server_a_plan_that_abstains_gives_no_answer(served, tmp_pat
     try:
         with AdaptiveModel.open(own.address, trust=public, state_folder=tmp_path / "state", plan=own.plan()) as model:
             assert set(model(IMAGES).source) == {ABSTAINED}  # nothing is connected yet
-            model.connect(own.tails(timeout_s=2.0))
+            model.remote.connect(own.tails(timeout_s=2.0))
             assert set(model(IMAGES).source) == {SERVER}
             server.kill()
             answer = model(IMAGES)
@@ -120,12 +119,10 @@ def test_what_needs_blocks_that_are_not_here_is_refused_in_one_line(served, open
     with opened(plan=served.plan("exit")) as model:
         original = Plan(model.bundle.supernet.original)
         for refused in (
-            lambda: model.adapt(IMAGES, LABELS, Budget(latency_ms=100)),
-            lambda: model.calibrate(IMAGES, LABELS),
-            lambda: model.plan_for(IMAGES, LABELS, Requirement(latency_ms=100)),
-            lambda: model.watch(Budget(latency_ms=100)),
-            lambda: model.plan_hybrid(IMAGES, LABELS, 100.0, server=served.tails()),
-            lambda: model.place_exits(),
+            lambda: model.adapt(IMAGES, Goal(latency_ms=100), labels=LABELS),
+            lambda: model.adapt(IMAGES, Goal(latency_ms=100, coverage=0.9), {"abstain"}, LABELS),
+            lambda: model.live.start("latency", goal=Goal(latency_ms=100)),
+            lambda: model.exits.place(),
             lambda: model.use(original),
         ):
             with pytest.raises(UsageError, match=said) as caught:
@@ -137,20 +134,20 @@ def test_what_needs_blocks_that_are_not_here_is_refused_in_one_line(served, open
 
 def test_exits_before_the_cut_are_fetched_on_demand_and_those_behind_it_are_refused(served, opened, stored):
     with opened(plan=served.plan(position=2)) as model:
-        model.set_exits(["x1-pooled"])
+        model.exits.hold(["x1-pooled"])
         assert stored() == blobs_of(served.bundle, HEAD_BLOCKS[:2], ("x1-pooled",))
         with pytest.raises(UsageError, match=r"exit x3-pooled at cut point 3 needs blocks that are not here"):
-            model.set_exits(["x3-pooled"])
-        assert model.exits == ("x1-pooled",)
+            model.exits.hold(["x3-pooled"])
+        assert model.exits.held == ("x1-pooled",)
     with opened() as model:
-        assert model.exits == ("x1-pooled",)
+        assert model.exits.held == ("x1-pooled",)
         assert model.plan == served.plan(position=2)
 
 
 def test_deadlines_and_anytime_runs_end_with_the_last_exit_before_the_cut(served, opened):
     with opened(plan=served.plan("exit")) as model:
         assert set(model(IMAGES[0], deadline_ms=5000).source) == {"exit x2-pooled"}
-        with model.start(IMAGES[0]) as running:
+        with model.stream(IMAGES[0]) as running:
             assert running.wait().source == ("exit x2-pooled",)
 
 
@@ -170,7 +167,7 @@ def test_a_model_larger_than_the_memory_cap_is_split_so_that_its_head_stays_load
             assert sizes.stored_bytes + sizes.absent_bytes == sum(bundle.blob_sizes().values())
             assert sizes.resident_bytes < 4e6 < part_sizes(bundle, Plan(plan.subnet)).resident_bytes
             name = f"{bundle.manifest.name}:tail"
-            model.connect(RemoteModel(server=url, model=name, privacy="activations", timeout_s=5.0))
+            model.remote.connect(RemoteModel(server=url, model=name, privacy="activations", timeout_s=5.0))
             side = bundle.manifest.cut_points[0].tensors[0].shape[1]
             image = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
             assert model(image).source == (SERVER,)
@@ -197,7 +194,7 @@ def test_a_new_version_brings_the_same_head_and_no_more(tmp_path):
             with AdaptiveModel.open(own.address, trust=public, state_folder=state) as model:
                 assert model.bundle.manifest.version == 2
                 assert model.plan.split.server.digest == model.bundle.digest != plan.split.server.digest
-                model.connect(own.tails())
+                model.remote.connect(own.tails())
                 assert set(model(IMAGES).source) == {SERVER}
     assert {path.name for path in (state / "store" / "blobs").iterdir()} == blobs_of(
         own.bundle, HEAD_BLOCKS, ("x2-pooled",)

@@ -22,6 +22,7 @@ from device_sdk.policies.planning.split_front import split_front
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import SERVER
 from device_sdk.session.heads import plan_head
+from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.plan import Fallback, Plan, RemoteRef, Split
 from pathweave.server_process import ServerProcess
 from pathweave.throttled_proxy import ThrottledProxy, slow_uplink
@@ -72,9 +73,9 @@ def follow(
     )
     held = tuple(cost for cost in decision.costs if cost.position <= model.bundle.last_position)
     model._state.save_front(split_front(model.bundle, replace(decision, costs=held), SplitLimits()))
-    model.connect(scene.tails)
+    model.remote.connect(scene.tails)
     model.use(decision.plan)
-    model.follow_network()
+    model.live.start("network")
 
 
 @contextlib.contextmanager
@@ -172,15 +173,17 @@ def test_a_head_splits_by_its_own_profile_and_follows_after_it_was_opened_again(
     subnet = Bundle.open(scene.folder).supernet.original
     split = Split(3, (8,), subnet.edges[3:], RemoteRef("heavy:tail"), "abstain")
     with AdaptiveModel.open(scene.bundle, trust=None, plan=Plan(subnet, split=split), state_folder=state) as model:
-        decision = model.split(scene.tails, memory_mb=20, follow_network=True)
+        model.remote.connect(scene.tails)
+        decision = model.adapt(None, Goal(optimise="latency_ms", memory_mb=20.0), {"split"}).split
+        model.live.start("network")
         assert decision.is_head_only
         assert {cost.position for cost in decision.costs} == {1, 2, 3}
         assert {one.edge.block for one in model.profile().edges} == {"o0", "o1", "o2"}
         assert model.plan.split.fallback == "abstain"  # no exit is held
     with AdaptiveModel.open(scene.bundle, trust=None, state_folder=state) as model:
         assert model.plan == decision.plan
-        model.connect(scene.tails)
-        model.follow_network()
+        model.remote.connect(scene.tails)
+        model.live.start("network")
         assert model(IMAGE).source == (SERVER,)
 
 

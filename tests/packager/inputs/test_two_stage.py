@@ -12,7 +12,7 @@ from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import DataError, UsageError
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
-from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.paths import enumerate_subnets
 from packager.errors import TraceError
 from packager.exporting.export import export_blocks
@@ -176,7 +176,7 @@ def test_a_segmentation_model_is_packaged_and_answers_on_the_device(tmp_path, tr
         assert opened.bundle.manifest.metrics.tune_steps > 0
         opened.profile()
         with pytest.raises(UsageError, match="segmentation"):
-            opened.adapt(images, [0] * 24, Budget(latency_ms=1.0))
+            opened.adapt(images, Goal(latency_ms=1.0), labels=[0] * 24)
 
 
 def test_answers_that_do_not_suit_the_task_are_refused(tmp_path, traced):

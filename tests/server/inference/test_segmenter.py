@@ -42,7 +42,7 @@ def test_a_segmenter_is_split_and_asked_as_a_classifier_is(folder, tiny, serve, 
             ("segmenter:tail", Split(2, (8,), tail_of(model.bundle, 2), RemoteRef("segmenter:tail", digest))),
             ("segmenter:images", Split(0, (), (), RemoteRef("segmenter:images", digest))),
         ):
-            model.connect(RemoteModel(server=url, model=name, privacy="inputs", timeout_s=20.0))
+            model.remote.connect(RemoteModel(server=url, model=name, privacy="inputs", timeout_s=20.0))
             model.use(Plan(original, split=split))
             there = model(images)
             assert there.source == (SERVER,) * 3

@@ -7,11 +7,10 @@ import json
 import pytest
 
 from pathweave.cli import main
-from server.database import Database
-from server.job_commands import jobs
-from server.scopes import Scope
+from server.access.scopes import Scope
+from server.access.tokens import TokenStore
 from server.settings import database_path
-from server.tokens import TokenStore
+from server.state.database import Database
 
 OPERATOR = {"Authorization": "Bearer secret"}
 JSON_TYPE = {"Content-Type": "application/json"}
@@ -104,13 +103,13 @@ def test_publishing_is_an_operators_act(closed, job_request, eventually, capsys)
     assert closed.post(f"{address}/publish", {"name": 7}, **OPERATOR).status == 400
     eventually(lambda: closed.ask(address, headers=OPERATOR).json()["state"] == "done")
     job_id = address.rpartition("/")[2]
-    assert main(["publish", closed.url, job_id, "--name", "digits", "--token", "secret"], group=jobs) == 0
+    assert main(["admin", "jobs", "publish", closed.url, job_id, "--name", "digits", "--token", "secret"]) == 0
     assert capsys.readouterr().out == "serves digits 2\n"
     told = closed.ask(address, headers=OPERATOR).json()
     assert (told["bundle"], told["version"], told["published_by"]) == ("digits", 2, "environment")
     assert closed.ask("/v1/bundles/digits", headers=OPERATOR).json()["digest"] == told["digest"]
     assert closed.post(f"{address}/publish", {"name": "other"}, **OPERATOR).status == 409
-    assert main(["list", closed.url, "--token", "secret"], group=jobs) == 0
+    assert main(["admin", "jobs", "list", closed.url, "--token", "secret"]) == 0
     assert capsys.readouterr().out == f"{job_id}  done  digits 2\n"
 
 

@@ -13,13 +13,14 @@ import msgspec
 import pytest
 
 from device_sdk.errors import UsageError
-from server.catalogue import Catalogue
-from server.database import Database
 from server.errors import PublishError
 from server.jobs.job_request import JobRequest
 from server.jobs.job_user import JobUser
 from server.jobs.runner import JobRunner
 from server.jobs.store import JobStore, State
+from server.settings import Settings
+from server.state.catalogue import Catalogue
+from server.state.database import Database
 from tests.server.jobs.conftest import FAKE, eventually
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
@@ -111,12 +112,11 @@ def runner(place, tiny, user, clock):
     made = JobRunner(
         store,
         Catalogue(bundles),
-        folder=bundles,
-        data_folder=data,
-        command=(str(SYSTEM_PYTHON), str(place / "fake_packager.py"), str(place / "made" / "tiny")),
-        private_key=None,
-        at_once=1,
-        keep=100,
+        Settings(
+            bundles,
+            data,
+            package_command=(str(SYSTEM_PYTHON), str(place / "fake_packager.py"), str(place / "made" / "tiny")),
+        ),
         now=clock,
         user=user,
     )

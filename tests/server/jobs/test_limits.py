@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from server.jobs.limits import JobLimits, memory_of_group, size_of_folder
+from server.jobs.processes import excess_of, memory_of_group, size_of_folder
+from server.settings import Settings
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
@@ -34,5 +35,5 @@ def test_disk_space_counts_what_is_allocated_in_all_folders(tmp_path):
 
 
 def test_without_limits_nothing_is_too_much(tmp_path):
-    limits = JobLimits(minutes=None, memory_bytes=None, disk_bytes=None)
-    assert limits.exceeded(minutes=1e9, group=1, folder=tmp_path) is None
+    limits = Settings(tmp_path, tmp_path, job_minutes=None, job_memory_bytes=None, job_disk_bytes=None)
+    assert excess_of(limits, minutes=1e9, group=1, folder=tmp_path) is None

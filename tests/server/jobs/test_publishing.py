@@ -10,9 +10,9 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.releasing import read_chain
 from device_sdk.errors import BlobError, SignatureError, StorageError, UsageError
 from device_sdk.signing import signatures
-from server.catalogue import Catalogue
 from server.errors import PublishError
 from server.jobs.publishing import Signer, check_made, is_published, next_version, place_of, publish, seal
+from server.state.catalogue import Catalogue
 from tests.contract.signed_files import DAY_S, START_S, key_list, write_pair
 
 

@@ -10,15 +10,15 @@ import msgspec
 import pytest
 
 from device_sdk.bundles.bundle import Bundle
-from server.catalogue import Catalogue
-from server.database import Database
 from server.errors import ConflictError, UnprocessableError
 from server.jobs.job_request import JobRequest
-from server.jobs.limits import JobLimits
 from server.jobs.processes import mark_of
 from server.jobs.publishing import seal
 from server.jobs.runner import JobRunner
 from server.jobs.store import JobStore, State
+from server.settings import Settings
+from server.state.catalogue import Catalogue
+from server.state.database import Database
 
 
 @pytest.fixture
@@ -43,16 +43,8 @@ def runners():
 @pytest.fixture
 def make_runner(store, bundles, data, fake_packager, clock, runners):
     def make(**changes):
-        options = {
-            "folder": bundles,
-            "data_folder": data,
-            "command": fake_packager,
-            "private_key": None,
-            "at_once": 1,
-            "keep": 100,
-            "now": clock,
-        }
-        runners.append(JobRunner(store, Catalogue(bundles), **{**options, **changes}))
+        settings = Settings(bundles, data, **{"package_command": fake_packager, **changes})
+        runners.append(JobRunner(store, Catalogue(bundles), settings, now=clock))
         runners[-1].start()
         return runners[-1]
 
@@ -123,7 +115,7 @@ def test_publishing_makes_the_next_version_of_a_name(make_runner, add, over, bun
 
 
 def test_publishing_signs_and_nothing_before_it_does(make_runner, add, over, bundles, tiny):
-    runner = make_runner(private_key=tiny.private_key)
+    runner = make_runner(signing_key=tiny.private_key)
     job = over(add()).id
     assert not Bundle.open(runner.workplace(job).out).has_signature
     runner.publish(job, name="served", by="boss")
@@ -197,13 +189,13 @@ def test_the_worker_inherits_nothing_but_what_it_needs(make_runner, add, over, m
 @pytest.mark.parametrize(
     ("limits", "said"),
     [
-        (JobLimits(minutes=1e-4), "took more than 0.0001 minutes"),
-        (JobLimits(memory_bytes=1_000_000), "took more than 0.001 GB of memory"),
-        (JobLimits(disk_bytes=0), "took more than 0 GB of disk space"),
+        ({"job_minutes": 1e-4}, "took more than 0.0001 minutes"),
+        ({"job_memory_bytes": 1_000_000}, "took more than 0.001 GB of memory"),
+        ({"job_disk_bytes": 0}, "took more than 0 GB of disk space"),
     ],
 )
 def test_a_job_that_takes_too_much_is_stopped_and_told_what(make_runner, add, over, limits, said):
-    make_runner(limits=limits)
+    make_runner(**limits)
     job = over(add("waits"))
     assert job.state is State.FAILED
     assert said in job.error
@@ -211,7 +203,7 @@ def test_a_job_that_takes_too_much_is_stopped_and_told_what(make_runner, add, ov
 
 
 def test_a_program_that_is_not_there(make_runner, add, over, tmp_path):
-    make_runner(command=(str(tmp_path / "none"),))
+    make_runner(package_command=(str(tmp_path / "none"),))
     job = over(add())
     assert (job.state, job.error) == (State.FAILED, "the worker ended with status 1")
 
@@ -242,7 +234,7 @@ def test_jobs_wait_for_their_turn(make_runner, add, over, store, at_work, let_go
 
 
 def test_several_run_at_once(make_runner, add, over, store, at_work, let_go):
-    make_runner(at_once=2)
+    make_runner(jobs_at_once=2)
     jobs = [add("waits") for _ in range(3)]
     for job in jobs[:2]:
         at_work(job)
@@ -305,7 +297,7 @@ def test_a_worker_that_outlived_its_server_is_ended_before_its_job_goes_on(make_
     job = add()
     store.start(job, version=4)
     orphan = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
-    store.note_worker(job, str(mark_of(orphan.pid)))
+    store.note_worker(job, mark_of(orphan.pid))
     make_runner()
     assert orphan.wait(20) == -9
     assert (over(job).state, over(job).version) == (State.DONE, 4)
@@ -316,7 +308,7 @@ def test_cancelling_a_job_whose_worker_is_of_an_earlier_server(make_runner, add,
     runner, job = make_runner(), add("waits")
     eventually(lambda: store.find(job).state is State.RUNNING)
     runner.close()
-    store.note_worker(job, str(mark_of(orphan.pid)))
+    store.note_worker(job, mark_of(orphan.pid))
     make_runner().cancel(job)
     assert orphan.wait(20) == -9
     assert store.find(job).state is State.CANCELLED
@@ -400,7 +392,7 @@ def raises(function):
 
 
 def test_old_jobs_are_forgotten_with_their_folders(make_runner, add, over, store, data, eventually):
-    make_runner(keep=2)
+    make_runner(keep_jobs=2)
     jobs = [over(add("crashes")).id for _ in range(4)]
     eventually(lambda: store.ids() == set(jobs[2:]))
     eventually(lambda: {path.name for path in (data / "jobs").iterdir() if path.is_dir()} == set(jobs[2:]))

@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from server.database import Database
 from server.errors import NotFoundError, QueueFullError
 from server.jobs.job_request import JobRequest
 from server.jobs.store import JobStore, State
+from server.state.database import Database
 
 
 def request(name="a"):

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from device_sdk.logs.adaptation_log import PlanChosen
-from server.log_lines import CheckedLine, check_lines
+from server.state.log_store import CheckedLine, check_lines
 
 
 @pytest.fixture

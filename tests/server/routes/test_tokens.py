@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from server.database import Database
-from server.scopes import Scope
+from server.access.scopes import Scope
+from server.access.tokens import TokenStore
 from server.settings import database_path
-from server.tokens import TokenStore
+from server.state.database import Database
 
 
 @pytest.fixture

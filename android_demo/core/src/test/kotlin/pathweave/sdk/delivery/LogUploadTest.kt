@@ -30,7 +30,7 @@ import pathweave.sdk.files.jsonOf
 import pathweave.sdk.logs.AdaptationLog
 import pathweave.sdk.session.deviceId
 
-/** Keeps each line once, as server/log_store.py does. */
+/** Keeps each line once, as server/state/log_store.py does. */
 class LogKeeper {
     val posts = CopyOnWriteArrayList<Posted>()
     val lines = LinkedHashSet<String>()

@@ -1,0 +1,1 @@
+"""Runs measurements, stores their results, and reports them."""

@@ -1,0 +1,133 @@
+"""Lines, JSON and picture of a split that was chosen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from device_sdk.commands.fetch_command import FALLBACKS
+from device_sdk.supernet.cost import MB
+
+if TYPE_CHECKING:
+    from device_sdk.policies.measured_splits.decision import SplitDecision
+    from device_sdk.policies.splitting import SplitCost
+
+_WIDEST = 1000  # columns; a table is never cut to the width of the terminal
+_PARTS = ("device", "packing", "transfer", "handling", "unpacking", "server")
+
+
+def split_summary(decision: SplitDecision) -> dict[str, Any]:
+    """The decision as JSON: every way to split with its parts in milliseconds, and the one that was chosen."""
+    split_ = decision.plan.split
+    return {
+        "subnet": list(map(str, decision.plan.subnet.edges)),
+        "position": split_.position if split_ is not None else None,
+        "bits": list(decision.best.bits),
+        "head": list(map(str, decision.best.head)),
+        "reason": decision.reason,
+        "drop": decision.drop_of(decision.best),
+        "latency_ms": decision.best.latency_ms,
+        "on_device_ms": None if decision.is_head_only else decision.on_device.latency_ms,
+        "fallback": None if split_ is None else split_.fallback,
+        "bytes_sent": decision.best.bytes_sent,
+        "uplink_mbps": decision.uplink.mbps,
+        "round_trip_ms": decision.uplink.round_trip_ms,
+        "server_profile": decision.server_profile,
+        "splits": [
+            {
+                "position": cost.position,
+                "bits": list(cost.bits),
+                "sends": cost.sends if cost.tail else None,
+                **{f"{part}_ms": getattr(cost, f"{part}_ms") for part in _PARTS},
+                "latency_ms": cost.latency_ms,
+                "bytes_sent": cost.bytes_sent,
+                "device_bytes": cost.device_bytes,
+                "stored_bytes": cost.stored_bytes,
+                "head": list(map(str, cost.head)),
+                "drop": decision.drop_of(cost),
+            }
+            for cost in decision.costs
+        ],
+    }
+
+
+def draw_split(picture: Path, decision: SplitDecision) -> None:
+    """Draw the latencies by cut point to an SVG or PNG file."""
+    from device_sdk.commands.split_picture import write_picture
+
+    title = f"latency by cut point, {decision.uplink.mbps:.3g} Mbit/s; best: {_where(decision.best, decision)}"
+    write_picture(picture, _shown(decision), decision.best, title)
+
+
+def _where(cost: SplitCost, decision: SplitDecision) -> str:
+    if not cost.tail:
+        return "everything on the device"
+    if cost.sends == "jpeg":
+        return "everything at the server, the input as JPEG"
+    bits = "" if set(cost.bits) == {8} else f" in {cost.bits[0]} bits"
+    return f"everything at the server{bits}" if cost.position == 0 else f"cross at cut point {cost.position}{bits}"
+
+
+def _shown(decision: SplitDecision) -> list[SplitCost]:
+    """One way for each cut point, in the bits that were chosen and the plan's renditions, and those that were measured.
+
+    The renditions of the device alone are the plan's own.
+    """
+    bits, own = set(decision.best.bits) or {8}, decision.on_device.head
+    measured = {cost for cost, _ in decision.drops}
+    return [
+        cost
+        for cost in decision.costs
+        if cost.sends == "jpeg"
+        or (cost.head == own[: len(cost.head)] and (not cost.tail or set(cost.bits) == bits))
+        or cost in measured
+        or cost == decision.best
+    ]
+
+
+def _renditions(cost: SplitCost) -> list[tuple[str, int]]:
+    """The renditions of the device's part, in order, each with the number of consecutive blocks that have it."""
+    return [(name, len(list(blocks))) for name, blocks in groupby(edge.rendition for edge in cost.head)]
+
+
+def print_split(decision: SplitDecision) -> None:
+    """Print the table of all ways to split, and the one that was chosen."""
+    from rich.console import Console
+    from rich.table import Table
+
+    shown, measured = _shown(decision), bool(decision.drops)
+    mixed = any(cost.head != decision.on_device.head[: len(cost.head)] for cost in shown)
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for name in ("cut", "bits", *(["weights"] if mixed else []), *_PARTS, "all ms", "bytes"):
+        table.add_column(name, no_wrap=True, justify="right")
+    if measured:
+        table.add_column("lost", no_wrap=True, justify="right")
+    for cost in shown:
+        parts = [f"{getattr(cost, f'{part}_ms'):.2f}" for part in _PARTS]
+        drop = decision.drop_of(cost)
+        lost = ["" if drop is None else f"{100 * drop:.1f} %"] if measured else []
+        names = Counter(edge.rendition for edge in cost.head)
+        weights = [" ".join(f"{count} {name}" for name, count in names.items())] if mixed else []
+        bits = "JPEG" if cost.sends == "jpeg" else " ".join(map(str, cost.bits))
+        row = (str(cost.position), bits, *weights, *parts, f"{cost.latency_ms:.2f}", f"{cost.bytes_sent:,}", *lost)
+        table.add_row(*row, style="bold" if cost == decision.best else None)
+    needed = Console(width=_WIDEST).measure(table).maximum
+    Console(width=max(Console().width, needed)).print(table)
+    click.echo(
+        f"{decision.uplink.mbps:.3g} Mbit/s, {decision.uplink.round_trip_ms:.3g} ms there and back;"
+        f" the server's profile is {decision.server_profile}"
+    )
+    if decision.best.head:
+        blocks = ", ".join(f"{name} for {count}" for name, count in _renditions(decision.best))
+        sizes = f"{decision.best.device_bytes / MB:.2f} MB in memory, {decision.best.stored_bytes / MB:.2f} MB stored"
+        click.echo(f"the device's blocks, from the input on: {blocks}; {sizes}")
+    alone = ""
+    if decision.best.tail and not decision.is_head_only:
+        alone = f" ({decision.on_device.latency_ms:.3f} ms on the device alone)"
+    click.echo(f"best: {_where(decision.best, decision)}, {decision.best.latency_ms:.3f} ms{alone}; {decision.reason}")
+    if decision.plan.split is not None:
+        click.echo(f"without the server {FALLBACKS[decision.plan.split.fallback]}")

@@ -1,0 +1,150 @@
+"""Evidence for the proposers: the answers of the device, in all ways that it has, and of servers to private samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.data.views import VIEWS
+from device_sdk.execution.workspace import Workspace
+from device_sdk.policies.costs.answers import Answers, answer_everywhere, answer_views
+from device_sdk.policies.costs.evidence import Evidence, Network
+from device_sdk.policies.costs.expected_cost import expected_cost
+from device_sdk.policies.exits.placed_exits import DROPS, exit_choices, exit_sets
+from device_sdk.policies.exits.timed_exits import with_further_exits
+from device_sdk.policies.gathering import Samples
+from device_sdk.policies.measured_splits.few_bits import Received, answers_in_few_bits, few_bits_ms
+from device_sdk.policies.planning.planner import Planner
+from device_sdk.policies.planning.promised_plans import PromisedPlans
+from device_sdk.policies.planning.server_evidence import Servers
+from device_sdk.progress import Progress
+from device_sdk.supernet.cost import CostModel, PlanCost, Power
+from device_sdk.supernet.plan import Plan, Subnet
+from device_sdk.supernet.requirement import Requirement
+
+_BATCH = 64
+_ANSWERS_S = 60.0  # spent at most on answers of subnets, but for the first two
+_VIEWS_S = 10.0  # spent at most on answering views of the samples
+_FEW_BITS_S = 10.0  # the same for what tails answer to activations in few bits
+
+
+@dataclass(frozen=True, eq=False)
+class Collected:
+    """Answers of ``subnets`` and servers to the samples; ``workspace``: with the prior that corrects all answers."""
+
+    workspace: Workspace
+    costs: CostModel
+    subnets: Sequence[Subnet]
+    answers: Sequence[Answers]
+    evidence: Evidence
+    samples: Samples
+    servers: Servers
+
+    def planner(self, kinds: Collection[str], *, max_drop: float | None = None, timed_exits: bool) -> PromisedPlans:
+        """The planner over the samples that choose, whose promises are tested on the others.
+
+        ``max_drop``: accuracy that exits may cost, beside the usual ones. ``timed_exits``: plans keep an exit at each
+        cut point for deadlines and anytime answers, unless memory is limited: what is left of it is not known to
+        suffice.
+        """
+        supernet, choosing, with_exits = self.workspace.supernet, self.samples.kept, "exits" in kinds
+        parts = [one.part(choosing) for one in self.answers] if with_exits else []
+        drops = DROPS if max_drop is None else (max_drop, *DROPS)
+        planner = Planner(
+            supernet,
+            self.evidence.part(choosing),
+            self.costs,
+            self.subnets,
+            exit_sets={one.subnet: exit_sets(one, self.costs, drops) for one in parts},
+            exits={one.subnet: exit_choices(one, self.costs) for one in parts},
+            server=self.servers.asked,
+            tail_server=self.servers.tails,
+            privacy=self.servers.privacy,
+            kinds=kinds,
+        )
+
+        def finished(plan: Plan, wanted: Requirement) -> Plan:
+            plan = plan.with_prior(self.workspace.prior)
+            keeps = timed_exits and wanted.peak_bytes is None
+            return with_further_exits(supernet, plan) if keeps else plan
+
+        return PromisedPlans(planner, self._tested, len(self.samples.held), finished)
+
+    def _tested(self, plan: Plan) -> tuple[int, int] | None:
+        """The number of held-out samples that ``plan`` answers, and that it answers wrongly."""
+        cost = self.held_out(plan)
+        if cost is None or cost.accuracy is None:
+            return None
+        answered = round(len(self.samples.held) * cost.coverage)
+        return answered, round(answered * (1 - cost.accuracy))
+
+    def held_out(self, plan: Plan, network: Network | None = None, power: Power | None = None) -> PlanCost | None:
+        """The cost of ``plan`` on the samples that did not choose; None without any."""
+        if not len(self.samples.held):
+            return None
+        held = self.evidence.part(self.samples.held)
+        return expected_cost(self.workspace.supernet, plan, held, self.costs, network, power)
+
+    def accuracy(self, subnet: Subnet) -> float:
+        """The accuracy of a subnet that answers everything, on the samples that choose."""
+        return float(self.evidence.right(self.evidence.ends[subnet])[self.samples.kept].mean())
+
+
+def collect(
+    workspace: Workspace,
+    costs: CostModel,
+    subnets: Sequence[Subnet],
+    samples: Samples,
+    servers: Servers,
+    *,
+    kinds: Collection[str],
+    progress: Progress,
+) -> Collected:
+    """Have ``subnets`` answer all samples, with their exits if these are considered, as far as a minute allows.
+
+    Views of the samples, and activations in few bits, are answered only where deciders and splits are considered.
+    """
+    answers, count, labels = [], len(samples.labels), samples.labels
+    first, rest = subnets[:2], subnets[2:]
+    affordable = [*first, *_affordable(rest, _ANSWERS_S, lambda one: count * costs.latency_ms(one) / 1e3)]
+    with progress.task("answer in all ways", len(affordable)) as task:
+        for subnet in affordable:
+            answers.append(
+                answer_everywhere(workspace, subnet, samples.inputs, labels, use_exits="exits" in kinds, batch=_BATCH)
+            )
+            task.advance()
+    views, received, supernet = {}, Received(), workspace.supernet
+    if {"ask", "abstain"} & set(kinds):
+        for subnet in _affordable(affordable, _VIEWS_S, lambda one: VIEWS * count * costs.latency_ms(one) / 1e3):
+            views[subnet] = answer_views(workspace, subnet, samples.inputs, batch=_BATCH)
+    if servers.tails is not None and "split" in kinds:
+        own_size = [subnet for subnet in affordable if not subnet.input_size]
+        for subnet in _affordable(own_size, _FEW_BITS_S, lambda one: count * few_bits_ms(supernet, one, costs) / 1e3):
+            received |= answers_in_few_bits(workspace, subnet, samples.inputs)
+    evidence = replace(_joined(labels, answers, servers), views=views, received=received)
+    return Collected(workspace, costs, affordable, answers, evidence, samples, servers)
+
+
+def _affordable(subnets: Sequence[Subnet], limit_s: float, seconds: Callable[[Subnet], float]) -> Iterator[Subnet]:
+    """The first subnets, as far as what each takes fits into the time limit together."""
+    left_s = limit_s
+    for subnet in subnets:
+        left_s -= seconds(subnet)
+        if left_s < 0:
+            return
+        yield subnet
+
+
+def _joined(labels: npt.NDArray[np.int64], answers: Sequence[Answers], servers: Servers) -> Evidence:
+    """All answers to the same samples."""
+    found = [one.evidence for one in answers]
+    return Evidence(
+        labels,
+        ends={subnet: logits for one in found for subnet, logits in one.ends.items()},
+        exits={branch: logits for one in found for branch, logits in one.exits.items()},
+        servers={} if servers.asked is None or servers.logits is None else {servers.asked: servers.logits},
+        pool=servers.pool,
+    )

@@ -1,0 +1,42 @@
+"""Plans that send samples to a server's model: the hard ones, or all of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from msgspec.structs import replace
+
+from device_sdk.policies.costs.evidence import Network
+from device_sdk.policies.costs.route import Route
+from device_sdk.policies.costs.threshold_sweep import Costs, Sweep
+from device_sdk.policies.planning.families import Family, always, swept
+from device_sdk.policies.planning.ground import UNFITTED, Ground, rankings
+from device_sdk.policies.planning.proposers.abstaining import ABSTAINS
+from device_sdk.supernet.cost import Power
+from device_sdk.supernet.plan import Ask, Split
+
+
+def propose_asking(
+    ground: Ground, network: Network | None, power: Power | None, kinds: Collection[str]
+) -> Iterator[Family]:
+    """Each plan with hard samples sent, at every threshold; and the server's model alone, the subnet as its fallback.
+
+    The latter answers everything, or, where abstaining is considered, everything that it is sure of.
+    """
+    server, evidence = ground.server, ground.evidence
+    if server is None:
+        return
+    for local in ground.local:
+        if local.asking:
+            ask = Ask(local.asking[0].kind, server)
+            yield swept(local.plan, ask, Sweep(local.asking), local.route.asking(ask, network), power)
+    sure = None
+    for local in ground.without_exits if server in evidence.servers else ():
+        if local.plan.input_size:
+            continue
+        plan = replace(local.plan, split=Split(0, (), (), server))
+        route = Route.to_end(ground.supernet, plan, evidence, ground.costs, network)
+        yield Family(plan.kind, Costs.of(route.cost(power)), always(plan))
+        if "abstain" in kinds:
+            sure = rankings(route, UNFITTED) if sure is None else sure
+            yield swept(plan, ABSTAINS, Sweep(sure, route), None, power)

@@ -1,0 +1,1 @@
+"""Access: tokens, scopes and enrolment, and the checks of every request."""

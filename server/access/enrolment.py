@@ -1,0 +1,153 @@
+"""Enrolment: one-time codes that devices exchange for tokens bound to them."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import secrets
+import sqlite3
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from device_sdk.errors import UsageError
+from server.access.scopes import Scope
+from server.access.tokens import TokenStore, hash_of, is_known, time_text
+from server.errors import AttemptsError, ConflictError, MalformedError, UnauthorizedError
+from server.http.connections import address_group
+from server.state.database import Database, utc_now
+from server.state.log_store import is_device
+
+_CODE_BYTES = 10  # 80 bits: a leaked hash cannot be inverted before or after the code expires
+_GROUP = 4  # characters between dashes
+
+
+@dataclass(frozen=True)
+class Enrolment:
+    """A new token of a device. ``expires``: ISO 8601 in UTC."""
+
+    token: str
+    device: str
+    expires: str
+
+
+class Enrolments:
+    """The enrolment codes in a database. A code is exchanged once, before it expires."""
+
+    def __init__(self, database: Database, *, now: Callable[[], datetime] = utc_now) -> None:
+        self._database, self._now = database, now
+        self._tokens = TokenStore(database, now=now)
+
+    def new_code(self, *, device: str | None, minutes: float, days: float) -> str:
+        """Create a code for ``device`` (None: for any new one), whose token will be valid for ``days``.
+
+        Raises:
+            UsageError: not the name of a device, or a token of that name is not one of this device.
+        """
+        text = base64.b32encode(secrets.token_bytes(_CODE_BYTES)).decode()
+        code = "-".join(text[at : at + _GROUP] for at in range(0, len(text), _GROUP))
+        now = self._now()
+        with self._database.writing() as connection:
+            if device is not None:
+                if not is_device(device):
+                    raise UsageError(f"{device[:80]!r} cannot be the name of a device")
+                if _is_taken(connection, device):
+                    raise UsageError(f"a token {device} with another purpose exists", hint="name the device otherwise")
+            connection.execute(
+                "INSERT INTO enrolment_codes (hash, device, days, created, expires) VALUES (?, ?, ?, ?, ?)",
+                (hash_of(_plain(code)), device, days, time_text(now), time_text(now + timedelta(minutes=minutes))),
+            )
+        return code
+
+    def exchange(self, code: str, device: str | None) -> Enrolment:
+        """Exchange a code for the token ``device``, bound to that device. An earlier token of the device ends.
+
+        Raises:
+            UnauthorizedError: the code is wrong, used, or expired. MalformedError: no device, or not that of the code.
+            ConflictError: the device is known already, and the code is not for it. The code is not used up then.
+        """
+        with self._database.writing() as connection:
+            digest, bound, days = self._find(connection, code)
+            name = bound or device
+            if name is None or not is_device(name) or device not in (None, name):
+                raise MalformedError(
+                    "the code is for another device" if bound else "the request names no device",
+                    hint='send {"code": …, "device": "NAME"}',
+                )
+            if _is_taken(connection, name) or (bound is None and is_known(connection, name)):
+                raise ConflictError(f"the device {name} is known already", hint=f"make a code with --device {name}")
+            connection.execute("UPDATE enrolment_codes SET used = ? WHERE hash = ?", (time_text(self._now()), digest))
+            connection.execute("UPDATE tokens SET revoked = 1 WHERE device = ? AND scope = 'device'", (name,))
+            token = self._tokens.insert(connection, name, days=days, scope=Scope.DEVICE, device=name)
+        return Enrolment(token, name, time_text(self._now() + timedelta(days=days)))
+
+    def _find(self, connection: sqlite3.Connection, code: str) -> tuple[bytes, str | None, float]:
+        """Hash, device and days of a valid code. All codes are compared, each in constant time."""
+        sent, found = hash_of(_plain(code)), None
+        query = "SELECT hash, device, days FROM enrolment_codes WHERE used IS NULL AND expires > ?"
+        for digest, device, days in connection.execute(query, (time_text(self._now()),)).fetchall():
+            if hmac.compare_digest(digest, sent):
+                found = (digest, device, days)
+        if found is None:
+            raise UnauthorizedError(
+                "the code is wrong, was used already, or has expired",
+                hint="make another: pathweave admin token enrol-code",
+            )
+        return found
+
+
+class AttemptLimit:
+    """Counts failures per address: at most ``limit`` in ``window_s`` seconds. Thread-safe.
+
+    Addresses of one IPv6 network of 64 bits count as one. The ``max_addresses`` latest are remembered.
+    """
+
+    def __init__(
+        self,
+        *,
+        limit: int = 10,
+        window_s: float = 900.0,
+        max_addresses: int = 10_000,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limit, self._window_s, self._max_addresses, self._clock = limit, window_s, max_addresses, clock
+        self._lock = threading.Lock()
+        self._failures: OrderedDict[str, tuple[float, int]] = OrderedDict()  # start of the window, failures in it
+
+    def take(self, address: str) -> None:
+        """Count an attempt, as a failure until ``forgive``.
+
+        Raises:
+            AttemptsError: too many failures; the attempt must not be carried out.
+        """
+        key, now = address_group(address), self._clock()
+        with self._lock:
+            began, failures = self._failures.pop(key, (now, 0))
+            if now - began >= self._window_s:
+                began, failures = now, 0
+            self._failures[key] = (began, min(failures + 1, self._limit + 1))
+            if len(self._failures) > self._max_addresses:
+                self._failures.popitem(last=False)
+        if failures >= self._limit:
+            raise AttemptsError("too many wrong enrolment codes from this address", hint="try again later")
+
+    def forgive(self, address: str) -> None:
+        """Take back an attempt that succeeded."""
+        key = address_group(address)
+        with self._lock:
+            began, failures = self._failures.get(key, (0.0, 0))
+            if failures:
+                self._failures[key] = (began, failures - 1)
+
+
+def _is_taken(connection: sqlite3.Connection, device: str) -> bool:
+    """True if a token of this name exists that is not this device's own."""
+    row = connection.execute("SELECT scope, device FROM tokens WHERE name = ?", (device,)).fetchone()
+    return row is not None and tuple(row) != (Scope.DEVICE.label, device)
+
+
+def _plain(code: str) -> str:
+    return "".join(code.split()).replace("-", "").upper()

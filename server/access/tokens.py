@@ -1,0 +1,237 @@
+"""Access tokens, stored as hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from device_sdk.errors import UsageError
+from device_sdk.supernet.blocks import IDENTIFIER
+from server.access.scopes import Client, Scope
+from server.errors import ForbiddenError, UnauthorizedError
+from server.http.connections import parsed_address
+from server.state.database import Database, utc_now
+
+_PREFIX = "pw_"  # lets secret scanners recognise leaked tokens
+_HOW = "send the header Authorization: Bearer TOKEN"
+_NEW = "make another with pathweave admin token new, or pathweave admin token rotate"
+FIXED = "environment"  # the name of the token in PATHWEAVE_TOKEN
+
+
+@dataclass(frozen=True)
+class TokenInfo:
+    """A token's metadata. Times are ISO 8601 in UTC; ``device``: the device that it is bound to."""
+
+    name: str
+    scope: str
+    device: str | None
+    created: str
+    expires: str
+    state: str  # valid, expired or revoked
+
+
+class TokenStore:
+    """The tokens in a database."""
+
+    def __init__(self, database: Database, *, now: Callable[[], datetime] = utc_now) -> None:
+        self._database = database
+        self._now = now
+
+    def new(self, name: str, *, days: float, scope: Scope = Scope.DEVICE, device: str | None = None) -> str:
+        """Create a token and return it. It cannot be retrieved later.
+
+        Raises:
+            UsageError: the name is taken, or name or device is not 1 to 128 letters, digits, dots, dashes and
+                underscores.
+        """
+        _require_plain(name, "name of a token")
+        with self._database.writing() as connection:
+            if name == FIXED or _row_of(connection, name):
+                raise UsageError(f"a token {name} exists already", hint="choose another name, or rotate it")
+            return self.insert(connection, name, days=days, scope=scope, device=device)
+
+    def insert(
+        self, connection: sqlite3.Connection, name: str, *, days: float, scope: Scope, device: str | None
+    ) -> str:
+        """Create a token, or replace the one of this name, in a transaction of the caller. Returns it."""
+        if device is not None:
+            _require_plain(device, "name of a device")
+        token, now = _PREFIX + secrets.token_urlsafe(32), self._now()
+        connection.execute(
+            "INSERT OR REPLACE INTO tokens (name, hash, created, expires, scope, device) VALUES (?, ?, ?, ?, ?, ?)",
+            (name, hash_of(token), time_text(now), time_text(now + timedelta(days=days)), scope.label, device),
+        )
+        return token
+
+    def rotate(self, name: str, *, days: float) -> str:
+        """Replace a token by another with its scope and device; the old one ends at once, also if it was revoked.
+
+        Raises:
+            UsageError: there is none of this name.
+        """
+        with self._database.writing() as connection:
+            _, scope, device = _existing(connection, name)
+            return self.insert(connection, name, days=days, scope=Scope.named(scope), device=device)
+
+    def restrict(self, name: str, *, scope: Scope, device: str | None) -> None:
+        """Lower the scope of a token and bind it to a device (None: leave the binding), without changing the token.
+
+        Raises:
+            UsageError: there is none of this name, its scope is lower already, or it is bound to another device.
+        """
+        with self._database.writing() as connection:
+            _, present, bound = _existing(connection, name)
+            if scope > Scope.named(present):
+                raise UsageError(f"{name} has the scope {present}, which cannot be raised", hint="make another token")
+            if device is not None:
+                _require_plain(device, "name of a device")
+                if bound not in (None, device):
+                    raise UsageError(f"{name} is bound to {bound} already", hint="make another token")
+            statement = "UPDATE tokens SET scope = ?, device = coalesce(?, device) WHERE name = ?"
+            connection.execute(statement, (scope.label, device, name))
+
+    def claim(self, name: str, device: str) -> bool:
+        """Bind a token to the first device that it sends a log of; False if the device has lines or a token already."""
+        with self._database.writing() as connection:
+            if is_known(connection, device):
+                return False
+            statement = "UPDATE tokens SET device = ? WHERE name = ? AND device IS NULL"
+            return bool(connection.execute(statement, (device, name)).rowcount)
+
+    def all(self) -> list[TokenInfo]:
+        """All tokens, expired and revoked ones included, by name."""
+        with self._database.reading() as connection:
+            query = "SELECT name, scope, device, created, expires, revoked FROM tokens ORDER BY name"
+            rows = connection.execute(query).fetchall()
+        return [
+            TokenInfo(name, scope, device, created, expires, self._state(expires, revoked))
+            for name, scope, device, created, expires, revoked in rows
+        ]
+
+    def revoke(self, name: str) -> None:
+        """Revoke a token (UsageError if there is none of this name)."""
+        with self._database.writing() as connection:
+            _existing(connection, name)
+            connection.execute("UPDATE tokens SET revoked = 1 WHERE name = ?", (name,))
+
+    def exist(self) -> bool:
+        """True if any token or enrolment code exists.
+
+        Expired, revoked and used ones count, so the server does not become public again.
+        """
+        with self._database.reading() as connection:
+            query = "SELECT 1 FROM tokens UNION ALL SELECT 1 FROM enrolment_codes LIMIT 1"
+            return connection.execute(query).fetchone() is not None
+
+    def owner(self, token: str) -> Client:
+        """The client that a token stands for.
+
+        Raises:
+            UnauthorizedError: it is wrong, expired or revoked; says which.
+        """
+        # The lookup is by hash, so its timing reveals nothing about tokens.
+        with self._database.reading() as connection:
+            query = "SELECT name, scope, device, expires, revoked FROM tokens WHERE hash = ?"
+            row = connection.execute(query, (hash_of(token),)).fetchone()
+        if row is None:
+            raise UnauthorizedError("the token is wrong", hint=_HOW)
+        name, scope, device, expires, revoked = row
+        state = self._state(expires, revoked)
+        if state != "valid":
+            raise UnauthorizedError(f"the token has {'expired' if state == 'expired' else 'been revoked'}", hint=_NEW)
+        return Client(name, Scope.named(scope), device)
+
+    def _state(self, expires: str, revoked: int) -> str:
+        if revoked:
+            return "revoked"
+        return "valid" if self._now() < datetime.fromisoformat(expires) else "expired"
+
+
+class Gate:
+    """Admits requests with a valid token, or all requests if no token exists.
+
+    ``fixed``: an additional token, from the environment, with the scope ``operator``.
+    """
+
+    def __init__(self, tokens: TokenStore, fixed: str | None) -> None:
+        self._tokens = tokens
+        self._fixed = None if fixed is None else hash_of(fixed)
+
+    @property
+    def closed(self) -> bool:
+        """True if a token is required."""
+        return self._fixed is not None or self._tokens.exist()
+
+    def admit(self, token: str | None, address: str) -> Client:
+        """The client with this token. Without tokens: an operator if ``address`` is this machine, else a device.
+
+        Raises:
+            UnauthorizedError: the token is missing, wrong, expired or revoked; says which.
+        """
+        if not self.closed:
+            parsed = parsed_address(address)
+            local = parsed is not None and parsed.is_loopback
+            return Client(address, Scope.OPERATOR if local else Scope.DEVICE)
+        if not token:
+            raise UnauthorizedError("this server requires a token", hint=_HOW)
+        if self._fixed is not None and hmac.compare_digest(self._fixed, hash_of(token)):
+            return Client(FIXED, Scope.OPERATOR)
+        return self._tokens.owner(token)
+
+    def require_device(self, client: Client, device: str) -> None:
+        """Check that ``client`` may send log lines of ``device``; its first upload binds an unbound token.
+
+        Raises:
+            ForbiddenError: it is bound to another, or ``device`` belongs to another client.
+        """
+        if client.device == device or (client.device is None and (client.may(Scope.OPERATOR) or not self.closed)):
+            return
+        if client.device is not None:
+            raise ForbiddenError(
+                f"the token {client.name} is bound to the device {client.device}",
+                hint="send the log under that name, or use another token",
+            )
+        if not self._tokens.claim(client.name, device):
+            raise ForbiddenError(
+                f"the device {device} belongs to another client",
+                hint=f"pathweave admin token restrict {client.name} --device {device} binds this token to it",
+            )
+
+
+def hash_of(secret: str) -> bytes:
+    """The hash under which a token or code is stored."""
+    # They are random, of 80 bits or more: a slow password hash would not add security.
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def _row_of(connection: sqlite3.Connection, name: str) -> tuple[str, str, str | None] | None:
+    row = connection.execute("SELECT name, scope, device FROM tokens WHERE name = ?", (name,)).fetchone()
+    return None if row is None else (row[0], row[1], row[2])
+
+
+def is_known(connection: sqlite3.Connection, device: str) -> bool:
+    """True if the device has a token or log lines."""
+    query = "SELECT 1 FROM tokens WHERE device = ? UNION ALL SELECT 1 FROM log_lines WHERE device = ? LIMIT 1"
+    return connection.execute(query, (device, device)).fetchone() is not None
+
+
+def _existing(connection: sqlite3.Connection, name: str) -> tuple[str, str, str | None]:
+    row = _row_of(connection, name)
+    if row is None:
+        raise UsageError(f"there is no token {name}", hint="pathweave admin token list shows them")
+    return row
+
+
+def _require_plain(name: str, what: str) -> None:
+    if not IDENTIFIER.fullmatch(name):
+        raise UsageError(f"{name[:80]!r} cannot be the {what}", hint="use letters, digits, dots and dashes")
+
+
+def time_text(time: datetime) -> str:
+    """A time as ISO 8601, to the second."""
+    return time.isoformat(timespec="seconds")

@@ -1,0 +1,212 @@
+"""``pathweave admin``: tokens of a server, in its data folder; enrolment and packaging jobs, over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import click
+import msgspec
+
+from device_sdk.commands.command_line import emit, json_option
+from device_sdk.commands.command_options import token_option
+from device_sdk.errors import ProtocolError
+from device_sdk.files.untrusted_json import decode_json
+from server.access.enrolment import Enrolments
+from server.access.scopes import SCOPES, Scope
+from server.access.tokens import TokenStore
+from server.settings import database_path
+from server.state.database import Database
+
+_MAX_REPLY_BYTES = 4_000_000
+_Told = TypeVar("_Told")
+
+_positive = click.FloatRange(min=0, min_open=True)
+_folder = click.Path(file_okay=False, path_type=Path)
+_data = click.option("--data", type=_folder, required=True, help="The server's data folder (see pathweave serve).")
+_url = click.argument("url")
+_days = click.option(
+    *("--expires-days", "--days", "days"),
+    type=_positive,
+    default=90.0,
+    show_default=True,
+    help="How long the token is valid.",
+)
+
+
+@click.group()
+def admin() -> None:
+    """Operate a server: access tokens and enrolment, packaging jobs."""
+
+
+@admin.group()
+def token() -> None:
+    """Access tokens of a server. Once one exists, every request needs a token."""
+
+
+@token.command("new")
+@click.argument("name")
+@click.option("--scope", type=click.Choice(SCOPES), default="device", show_default=True, help="What it permits.")
+@click.option("--device", help="The only device whose log it may send [default: the first one whose log it sends].")
+@_days
+@_data
+@json_option
+def new_token(name: str, scope: str, device: str | None, days: float, data: Path, as_json: bool) -> None:
+    """Make a token and print it; it cannot be shown again."""
+    made = _store(data).new(name, days=days, scope=Scope.named(scope), device=device)
+    emit({"name": name, "token": made, "scope": scope, "device": device, "days": days}, as_json=as_json, text=made)
+
+
+@token.command("list")
+@_data
+@json_option
+def list_tokens(data: Path, as_json: bool) -> None:
+    """List tokens by name, without the tokens themselves."""
+    tokens = _store(data).all()
+    lines = [
+        f"{token_.name}  {token_.scope}  {token_.device or '-'}  {token_.state}  until {token_.expires}"
+        for token_ in tokens
+    ]
+    text = "\n".join(lines) or "no token: the server is open to all clients"
+    emit({"tokens": [dataclasses.asdict(token_) for token_ in tokens]}, as_json=as_json, text=text)
+
+
+@token.command("revoke")
+@click.argument("name")
+@_data
+@json_option
+def revoke_token(name: str, data: Path, as_json: bool) -> None:
+    """Revoke a token; takes effect at once on a running server."""
+    _store(data).revoke(name)
+    emit({"name": name, "state": "revoked"}, as_json=as_json, text=f"{name} is revoked")
+
+
+@token.command("rotate")
+@click.argument("name")
+@_days
+@_data
+@json_option
+def rotate_token(name: str, days: float, data: Path, as_json: bool) -> None:
+    """Replace a token by a new one with its scope and device; the old one ends at once."""
+    made = _store(data).rotate(name, days=days)
+    emit({"name": name, "token": made, "days": days}, as_json=as_json, text=made)
+
+
+@token.command("restrict")
+@click.argument("name")
+@click.option("--scope", type=click.Choice(SCOPES), default="device", show_default=True, help="Its new, lower scope.")
+@click.option("--device", help="The only device whose log it may send.")
+@_data
+@json_option
+def restrict_token(name: str, scope: str, device: str | None, data: Path, as_json: bool) -> None:
+    """Lower the scope of a token or bind it to a device; the token itself stays the same."""
+    _store(data).restrict(name, scope=Scope.named(scope), device=device)
+    text = f"{name} has the scope {scope}" + (f" and is bound to {device}" if device else "")
+    emit({"name": name, "scope": scope, "device": device}, as_json=as_json, text=text)
+
+
+@token.command("enrol-code")
+@click.option("--device", help="The device that it enrols [default: any new one].")
+@click.option("--expires-minutes", type=_positive, default=15.0, show_default=True, help="How long the code is valid.")
+@_days
+@_data
+@json_option
+def new_enrolment_code(device: str | None, expires_minutes: float, days: float, data: Path, as_json: bool) -> None:
+    """Make a one-time code that a device exchanges for a token bound to it, and print it."""
+    code = Enrolments(Database(database_path(data))).new_code(device=device, minutes=expires_minutes, days=days)
+    told = {"code": code, "device": device, "expires_minutes": expires_minutes, "expires_days": days}
+    emit(told, as_json=as_json, text=code)
+
+
+class Enrolled(msgspec.Struct, frozen=True):
+    """A server's reply to an enrolment."""
+
+    token: str
+    device: str
+    expires: str
+
+
+@token.command("enrol")
+@_url
+@click.argument("code")
+@click.option("--device", help="The name of this device [default: the one that its logs are sent under].")
+@json_option
+def enrol(url: str, code: str, device: str | None, as_json: bool) -> None:
+    """On a device: exchange a code for a token and print it; it cannot be shown again."""
+    from device_sdk.session.device_state import default_state_folder, device_id
+
+    asked = {"code": code, "device": device or device_id(default_state_folder())}
+    made = _ask("POST", url, "/v1/enrolments", Enrolled, asked, what="enrolment")
+    emit(msgspec.to_builtins(made), as_json=as_json, text=made.token)
+
+
+@admin.group()
+def jobs() -> None:
+    """Packaging jobs of a server: list them, and publish their bundles."""
+
+
+@jobs.command("list")
+@_url
+@token_option
+@json_option
+def list_jobs(url: str, token: str | None, as_json: bool) -> None:
+    """List the jobs that the token may see, the newest first."""
+    listed = _ask("GET", url, "/v1/jobs", dict[str, Any], token=token, what="the jobs").get("jobs", [])
+    text = "\n".join(f"{job['id']}  {job['state']}  {_shown(job)}" for job in listed) or "no job"
+    emit({"jobs": listed}, as_json=as_json, text=text)
+
+
+@jobs.command("publish")
+@_url
+@click.argument("job_id")
+@click.option("--name", help="The name under which the bundle is served [default: the name in the job].")
+@token_option
+@json_option
+def publish(url: str, job_id: str, name: str | None, token: str | None, as_json: bool) -> None:
+    """Publish the bundle of a job as the next version of a served name, signed with the server's key.
+
+    Needs a token with the scope operator.
+    """
+    path = f"/v1/jobs/{quote(job_id, safe='')}/publish"
+    job = _ask("POST", url, path, dict[str, Any], {"name": name}, token=token, what="the job")
+    emit(job, as_json=as_json, text=f"serves {_shown(job)}")
+
+
+def _shown(job: dict[str, Any]) -> str:
+    return f"{job['bundle']} {job['version']}" if job["version"] else str(job["bundle"])
+
+
+def _store(data: Path) -> TokenStore:
+    return TokenStore(Database(database_path(data)))
+
+
+def _ask(
+    method: str, url: str, path: str, kind: type[_Told], value: object = None, *, what: str, token: str | None = None
+) -> _Told:
+    from device_sdk.transports import Deadlines, make_transport
+    from device_sdk.transports.addresses import base
+    from device_sdk.transports.replies import read_all, require_success
+
+    body = None if value is None else json.dumps(value).encode()
+    headers = {} if body is None else {"Content-Type": "application/json"}
+    deadlines = Deadlines(idle_s=60.0, total_s=300.0)  # publishing verifies the whole bundle first
+    with (
+        contextlib.closing(make_transport(url, token=token)) as transport,
+        transport.send(
+            method, base(url) + path, headers=headers, body=body, deadlines=deadlines, max_bytes=_MAX_REPLY_BYTES
+        ) as reply,
+    ):
+        require_success(reply, what=what)
+        return decode_reply(read_all(reply), kind, what=what)
+
+
+def decode_reply(data: bytes, kind: type[_Told], *, what: str) -> _Told:
+    """A server's reply as a ``kind`` (ProtocolError if it is none)."""
+    try:
+        return decode_json(data, kind)
+    except ValueError as error:
+        raise ProtocolError(f"the server's response to {what} breaks the protocol: {error}") from error
