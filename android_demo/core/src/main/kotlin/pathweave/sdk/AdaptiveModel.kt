@@ -59,7 +59,8 @@ private val FROM_SUBNET = listOf(SUBNET)
  * Concurrency: everything may be called from any thread. What takes long suspends ([adapt], [profile], `exits.hold`,
  * `exits.place`), and has a twin named `…Blocking` that does the same in the calling thread, for Java and for threads of
  * one's own; changes of the plan wait for each other. Calls of the model are plain functions, and never wait for changes;
- * [acall] suspends instead. A call that has begun ends with the plan it began with.
+ * [acall] suspends instead. A call that has begun ends with the plan it began with. After [close] everything
+ * throws [ClosedError].
  */
 public class AdaptiveModel private constructor(
     workspace: Workspace,
@@ -78,7 +79,7 @@ public class AdaptiveModel private constructor(
     /** The server's models that it may use. */
     public val remote: Remote = Remote(workspace.bundle, state?.log, ::use)
 
-    private val memory = ElasticMemory(inUse, state?.log) { live.resized() }
+    private val memory = ElasticMemory(inUse, state?.log) { live.latency.resized() }
 
     /** What it keeps to by itself while the device, the network and the memory change. */
     public val live: Live = Live(state, inUse, remote, memory, change)
@@ -122,7 +123,6 @@ public class AdaptiveModel private constructor(
      *
      * @throws BudgetError not even the path to the plan's first exit fits; says the least that works. Nothing changes.
      * @throws UsageError it is not above 0.
-     * @throws ClosedError the model was closed.
      */
     public var memoryCapBytes: Long?
         get() = memory.capBytes
@@ -136,7 +136,6 @@ public class AdaptiveModel private constructor(
      * marked [pathweave.sdk.session.FALLBACK]. Hard samples of [pathweave.sdk.supernet.Hard.Abstain] get no label.
      *
      * @throws UsageError it does not fit this bundle's graph, or does not run at its input size; the plan in use stays.
-     * @throws ClosedError the model was closed.
      */
     public fun use(plan: Plan) {
         synchronized(change) { exchange(plan, live::closePlans) }
@@ -189,7 +188,6 @@ public class AdaptiveModel private constructor(
      * @throws InfeasibleBudgetError no plan keeps the goal; names the nearest. The plan in use stays.
      * @throws InputError samples or labels are not what the model takes.
      * @throws UsageError a kind lacks what it needs, or a pool is to be filled without a latency.
-     * @throws ClosedError the model was closed.
      */
     public fun adaptBlocking(
         samples: Inputs,
@@ -209,7 +207,7 @@ public class AdaptiveModel private constructor(
         val asks = if (escalator?.model?.privacy == Privacy.INPUTS) setOf(Kind.ASK) else emptySet()
         val kinds = considered(consider, goal, asks)
         val profile = profileBlocking { onProgress(AdaptationProgress(AdaptationStage.PROFILE, it)) }
-        val wish = Wish(goal, kinds, plan, samples, labels, live.subnets, escalator, uplink, power)
+        val wish = Wish(goal, kinds, plan, samples, labels, live.latency.subnets, escalator, uplink, power)
         val found = try {
             choose(wish, inUse.lendWorkspace(), profile, settings, onProgress = onProgress)
         } catch (error: InfeasibleBudgetError) {
@@ -251,7 +249,6 @@ public class AdaptiveModel private constructor(
      * @throws InputError another shape or type.
      * @throws InfeasibleDeadlineError not even the first exit is sure to be in time; says the least deadline.
      * @throws UsageError the deadline is not above 0.
-     * @throws ClosedError the model was closed.
      */
     public operator fun invoke(vararg images: Image, deadlineMs: Double? = null): Answer =
         answer(deadlineMs, images.asList()) { samples.prepare(images.asList(), it) }
@@ -265,7 +262,6 @@ public class AdaptiveModel private constructor(
      * moment, from any thread.
      *
      * @throws InputError another shape or type.
-     * @throws ClosedError the model was closed.
      */
     public fun stream(image: Image): Running = timed.start { samples.prepare(listOf(image), it) }
 
@@ -277,7 +273,6 @@ public class AdaptiveModel private constructor(
      * that answer now.
      *
      * @throws InputError another shape or type.
-     * @throws ClosedError the model was closed.
      */
     public fun answerTimesMs(tensor: Tensor): Map<String, Double> = timed.answerTimesMs { samples.tensor(tensor, it) }
 

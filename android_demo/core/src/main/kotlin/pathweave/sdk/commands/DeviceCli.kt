@@ -5,7 +5,7 @@
  * java -cp … pathweave.sdk.commands.DeviceCliKt URL STATE KEY IMAGES LABELS LATENCY_MS [ASKS]
  * ```
  *
- * KEY: a public key or key list; IMAGES and LABELS as for BenchCli. `PATHWEAVE_TOKEN` holds the server's token, if it
+ * KEY: a public key or key list; IMAGES: 8-bit pixels of the model's own size, [count, h, w, c]; LABELS: a byte each. `PATHWEAVE_TOKEN` holds the server's token, if it
  * needs one. With ASKS the bundle is fetched without exits, which follow on demand, and the server answers hard samples and
  * the rest of a split path; then the images are asked about again and again, until so many answers came from the server
  * and after them as many from the device in its place (at most a minute): a second line says which came from where.
@@ -43,6 +43,7 @@ import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Goal
 import pathweave.sdk.supernet.Hard
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.RemoteRef
 import pathweave.sdk.supernet.Split
@@ -154,7 +155,6 @@ private class Asking(
         return Plan(supernet.original, listOf(choice), hard = ask)
     }
 
-    /** Each plan with its answers to the first images. */
     fun firstAnswers(): List<Pair<String, JsonElement>> = listOf("asked", "split", "early").zip(plans) { kind, plan ->
         model.use(plan)
         val answers = images.take(COMPARED).map { model(it) }
@@ -196,3 +196,15 @@ private class Asking(
         )
     }
 }
+
+/** Images of [shape], channels first, from 8-bit pixels [count, h, w, c]. */
+internal fun imagesOf(pixels: ByteArray, shape: List<Int>): List<Image> {
+    val (channels, height, width) = shape
+    val bytes = channels * height * width
+    return List(pixels.size / bytes) {
+        Image(pixels.copyOfRange(it * bytes, (it + 1) * bytes), ImageSize(height, width), channels)
+    }
+}
+
+/** A class index per byte. */
+internal fun labelsOf(bytes: ByteArray): IntArray = bytes.map { it.toInt() and 0xff }.toIntArray()

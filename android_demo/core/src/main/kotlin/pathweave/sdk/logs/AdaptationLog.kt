@@ -12,10 +12,17 @@ import kotlinx.serialization.json.JsonObject
 import kotlinx.serialization.json.JsonPrimitive
 import pathweave.sdk.InfeasibleBudgetError
 import pathweave.sdk.LOG
+import pathweave.sdk.UsageError
+import pathweave.sdk.files.JsonError
+import pathweave.sdk.files.JsonPlace
 import pathweave.sdk.files.LOG_MAX_BYTES
 import pathweave.sdk.files.appendLine
+import pathweave.sdk.files.completeLines
+import pathweave.sdk.files.decodeJson
 import pathweave.sdk.files.json
 import pathweave.sdk.files.jsonOf
+import pathweave.sdk.files.openedFiles
+import pathweave.sdk.files.reason
 import pathweave.sdk.numerics.median
 import pathweave.sdk.policies.Found
 import pathweave.sdk.policies.planning.Choice
@@ -48,7 +55,6 @@ public class AdaptationLog internal constructor(
 
     private var warned = false // guarded by this
 
-    /** Append one event. */
     internal fun write(event: JsonObject): Unit = synchronized(this) {
         val line = jsonOf(
             "schema" to JsonPrimitive(SCHEMA_VERSION),
@@ -90,7 +96,6 @@ internal fun profiled(profile: Profile): JsonObject {
     )
 }
 
-/** A search ended and its plan is in use. */
 internal fun adapted(found: Found): JsonObject = event(
     "adapted",
     "budget_latency_ms" to json(found.goal.latencyMs),
@@ -118,7 +123,6 @@ internal fun infeasible(goal: Goal, error: InfeasibleBudgetError): JsonObject = 
     "nearest_latency_ms" to json(error.nearestLatencyMs),
 )
 
-/** A plan was chosen, and what is expected of it. */
 internal fun planChosen(found: Found): JsonObject = planChosen(
     Choice(found.plan, found.heldOut ?: found.expected, found.considered),
     found.goal.requirement(),
@@ -176,3 +180,49 @@ internal fun resized(why: String, oldCapBytes: Long?, capBytes: Long?, available
         "failure" to JsonPrimitive(null as String?),
     )
 }
+
+/**
+ * One line of the adaptation log.
+ *
+ * [time]: ISO 8601, UTC; [bundle]: sha256 of its manifest; [event]: its name, as docs/adaptation_log.md lists them;
+ * [fields]: what else it says, by name: texts as they are, everything else as JSON.
+ */
+public data class LogLine(
+    val time: String,
+    val bundle: String,
+    val runtime: String,
+    val event: String,
+    val fields: Map<String, String>,
+)
+
+/**
+ * The lines of the log at [path] ([logPath]), oldest file first; an incomplete last line is left out.
+ *
+ * @throws UsageError there is no such log, or a line breaks the schema; says which.
+ */
+public fun readLog(path: File): List<LogLine> = try {
+    openedFiles(path) { opened ->
+        opened.flatMap { (file, input) ->
+            completeLines(file, input.buffered()).mapIndexed { index, line -> logLine(file, index + 1, line) }.toList()
+        }
+    }
+} catch (error: IOException) {
+    throw UsageError("cannot read the log $path: ${reason(error)}")
+}
+
+private fun logLine(file: File, number: Int, data: ByteArray): LogLine = try {
+    val line = decodeJson(data)
+    line["schema"].whole(least = 1)
+    val event = line["event"]
+    LogLine(
+        line["time"].text(),
+        line["bundle"].text(),
+        line["runtime"].text(),
+        event["event"].text(),
+        event.entries().minus("event").mapValues { (_, value) -> value.shown() },
+    )
+} catch (error: JsonError) {
+    throw UsageError("line $number of ${file.name} breaks the schema: ${error.message}")
+}
+
+private fun JsonPlace.shown(): String = toString().let { json -> if (json.startsWith('"')) text() else json }

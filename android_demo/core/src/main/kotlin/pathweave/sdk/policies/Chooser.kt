@@ -212,8 +212,7 @@ private class Choosing(
 
     private fun images(positions: List<Int>) = (inputs as? RawInputs)?.images?.slice(positions)
 
-    private fun report(stage: AdaptationStage, share: Double, note: String = "") =
-        onProgress(AdaptationProgress(stage, share, note))
+    private fun report(stage: AdaptationStage, share: Double) = onProgress(AdaptationProgress(stage, share))
 
     // 2. propose subnets
 
@@ -240,7 +239,9 @@ private class Choosing(
             confirmation.budget,
             evaluator,
             SplitMix64(settings.seed),
-            progress = { done, total, note -> report(AdaptationStage.SEARCH, done.toDouble() / total, note) },
+            progress = { done, total, note ->
+                onProgress(AdaptationProgress(AdaptationStage.SEARCH, done.toDouble() / total, note))
+            },
             timeLimitS = settings.timeLimitS,
             cancelled = settings.cancelled,
         )
@@ -492,7 +493,7 @@ internal fun withinCap(supernet: Supernet, costs: CostModel, budget: Budget, cap
     return if (capped.fitsMemory(costs.peakBytes(smallestSubnet(supernet, costs)))) capped else budget
 }
 
-/** Wilson's 95 % interval of an accuracy on [samples]. */
+// Wilson's interval at 95 %
 private fun wilson(accuracy: Double, samples: Int): Pair<Double, Double> {
     val z2 = NORMAL_95 * NORMAL_95
     val centre = (accuracy + z2 / (2 * samples)) / (1 + z2 / samples)

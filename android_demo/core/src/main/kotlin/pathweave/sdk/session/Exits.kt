@@ -76,7 +76,6 @@ public class Exits internal constructor(
      *
      * @throws UsageError the bundle has no such exit.
      * @throws TransferError, BlobError, StorageError, SelfTestError: a new exit cannot be had, or does not work here.
-     * @throws ClosedError the model was closed.
      */
     public fun holdBlocking(names: Collection<String>): Unit = synchronized(change) { exchange(names, "caller") }
 
@@ -87,7 +86,6 @@ public class Exits internal constructor(
      *
      * @throws UsageError a negative memory.
      * @throws TransferError, BlobError, StorageError, SelfTestError: as [holdBlocking].
-     * @throws ClosedError the model was closed.
      */
     public fun placeBlocking(memoryMb: Double? = null): PlacedExits = synchronized(change) {
         inUse.running()
@@ -134,7 +132,7 @@ public class Exits internal constructor(
             throw error
         }
         inUse.exchange(Active(plan, loaded), workspace = workspace)
-        live.keepExits(new.exits.toSet())
+        live.latency.keepExits(new.exits.toSet())
     }
 }
 

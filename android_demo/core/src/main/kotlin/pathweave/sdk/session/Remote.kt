@@ -1,6 +1,5 @@
 /**
  * What servers add to a plan's answers: the tails of split plans, and the hard samples. Marks each answer's source.
- * Mirrors device_sdk/session/remote_answers.py.
  */
 package pathweave.sdk.session
 

@@ -31,7 +31,7 @@ import pathweave.sdk.items
 import pathweave.sdk.numerics.argmax
 import pathweave.sdk.policies.costs.Answering
 import pathweave.sdk.policies.costs.Route
-import pathweave.sdk.policies.exits.withTimedExits
+import pathweave.sdk.policies.exits.withFurtherExits
 import pathweave.sdk.profiling.fitLatency
 import pathweave.sdk.profiling.fitMemory
 import pathweave.sdk.runtimes.OnnxRuntime
@@ -46,10 +46,10 @@ import pathweave.sdk.size
 import pathweave.sdk.subnetOf
 import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.ImageSize
-import pathweave.sdk.supernet.MB
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.enumerateSubnets
 import pathweave.sdk.text
+import pathweave.sdk.texts
 
 private const val EXPECTED_TOLERANCE = 1e-6 // of accuracies, which hang on logits
 private const val FIT_TOLERANCE = 1e-9 // relative, of what is fitted in double
@@ -81,7 +81,7 @@ class AdaptationContractTest {
 
     @TestFactory
     fun `on 500 images Kotlin predicts and chooses what Python does`(): List<DynamicTest> =
-        vectors["cases"].items.map { case ->
+        vectors["cases"].items.filter { it["strategy"].text == "pathweave" }.map { case ->
             DynamicTest.dynamicTest("${case["strategy"].text} within ${case["budget"]}") { check(case) }
         }
 
@@ -122,32 +122,27 @@ class AdaptationContractTest {
     }
 
     @TestFactory
-    fun `on 500 images exits and thresholds are calibrated as in Python`(): List<DynamicTest> =
-        vectors["calibrations"].items.map { case ->
-            DynamicTest.dynamicTest("${case["subnet"].text}, a drop of ${case["accuracy_drop"]}") { calibrate(case) }
+    fun `on 500 images exits and thresholds are those of Python`(): List<DynamicTest> =
+        vectors["exit_sets"].items.map { case ->
+            DynamicTest.dynamicTest("${case["subnet"].text}, a drop of ${case["accuracy_drop"]}") { checkExits(case) }
         }
 
-    private fun calibrate(case: JsonElement) {
-        fun number(name: String) = case[name].takeIf { it !is JsonNull }?.double
+    private fun checkExits(case: JsonElement) {
         val labels = Adaptations.labels.takeIf { case["labelled"].text == "true" }
         val (costs, subnet) = profile.costModel() to subnetOf(case["subnet"].text)
         val answering = Answering(Workspace(Adaptations.bundle, OnnxRuntime()), costs)
-        val answers = answering.answer(subnet, Adaptations.inputs(), labels, case["use_exits"].text == "true", batch = 64)
-        val placed = answering.placed(answers, number("exit_memory_mb")?.let { (it * MB).toLong() })
-        val exits = placed.map { answers.atExit(it, costs) }
+        val answers = answering.answer(subnet, Adaptations.inputs(), labels, useExits = true, batch = 64)
+        val placed = answering.placed(answers)
         val choices = answering.exitSets(answers, placed, listOf(case["accuracy_drop"].double)).firstOrNull().orEmpty()
-        val plan = Plan(subnet, choices).let { plan ->
-            if (case["timed_exits"].text == "true") withTimedExits(plan, exits.map { it.choice }) else plan
-        }
-        assertEquals(case["exits"].jsonObject.keys.toList(), plan.exits.map { it.exit })
-        for (one in plan.exits) assertEquals(case["exits"][one.exit].double, one.threshold, EXPECTED_TOLERANCE)
-        val taken = exits.filter { one -> plan.exits.any { it.exit == one.choice.exit } }
-        val route = Route(taken, plan.exits.map { it.threshold }, answers.rightAtEnd)
-        fun share(of: BooleanArray) = of.count { it }.toDouble() / answers.count
-        assertEquals(
-            listOf("accuracy", "accuracy_without_exits", "share_early").map { case[it].double },
-            listOf(share(route.right), answers.accuracyAtEnd, answers.count.let { (it - route.open.count { open -> open }).toDouble() / it }),
-        )
+        assertEquals(case["exits"].jsonObject.keys.toList(), choices.map { it.exit })
+        for (one in choices) assertEquals(case["exits"][one.exit].double, one.threshold, EXPECTED_TOLERANCE)
+        val further = withFurtherExits(Adaptations.bundle.supernet, Plan(subnet, choices)).exits
+        assertEquals(case["further"].texts, further.map { it.exit })
+        val taken = placed.map { answers.atExit(it, costs) }.filter { one -> choices.any { it.exit == one.choice.exit } }
+        val route = Route(taken, choices.map { it.threshold }, answers.rightAtEnd)
+        val names = listOf("accuracy", "accuracy_without_exits", "share_early")
+        val shares = listOf(route.right.count { it }, answers.rightAtEnd.count { it }, route.open.count { !it })
+        assertEquals(names.map { case[it].double }, shares.map { it.toDouble() / answers.count })
     }
 
     @Test

@@ -4,6 +4,7 @@ import java.io.File
 import java.nio.file.Path
 import kotlinx.serialization.json.Json
 import kotlinx.serialization.json.JsonElement
+import kotlinx.serialization.json.JsonNull
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertNull
 import org.junit.jupiter.api.Assertions.assertTrue
@@ -39,6 +40,7 @@ import pathweave.sdk.supernet.Kind
 import pathweave.sdk.supernet.Optimised
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.text
+import pathweave.sdk.texts
 
 private const val COUNT = 61
 
@@ -53,11 +55,25 @@ class ChooserTest {
     private fun open(state: File? = null) =
         AdaptiveModel.open(Contract.referenceFolder, Contract.key, selfTested = { true }, stateFolder = state)
 
+    private val vectors = Json.parseToJsonElement(
+        File(Contract.repository, "tests/contract/shortlists.json").readText(),
+    )
+
+    @Test
+    fun `other plans are made of the same subnets as in Python, in the same order`() {
+        for (case in vectors["shortlist"].items) {
+            val pool = case["pool"].items.map { one ->
+                val (subnet, latencyMs, accuracy, expected) = one.items
+                Candidate(Plan(subnetOf(subnet.text)), Cost(latencyMs.double, 1000), accuracy.double, expected.orNull)
+            }
+            assertEquals(case["shortlist"].texts, subnetsOf(shortlist(supernet.original, pool, case["latency_ms"].orNull)))
+        }
+    }
+
+    private val JsonElement.orNull: Double? get() = if (this is JsonNull) null else double
+
     @Test
     fun `deadlines get the same exits as in Python`() {
-        val vectors = Json.parseToJsonElement(
-            File(Contract.repository, "tests/contract/exits_in_search.json").readText(),
-        )
         for (case in vectors["further_exits"].items) {
             val plan = Plan(supernet.original, choices(case["exits"]))
             assertEquals(choices(case["further"]), withFurtherExits(supernet, plan).exits)
@@ -66,17 +82,6 @@ class ChooserTest {
 
     private fun choices(exits: JsonElement) = exits.items.map { one ->
         ExitChoice(one["exit"].text, one["threshold"].double, one["rendition"].text)
-    }
-
-    @Test
-    fun `the full model, the most accurate subnets and those that no faster one matches make plans`() {
-        val pool = listOf("o0 m1-3 o3" to 0.7, "o0 o1 s2 o3" to 0.6, "o0 s1 o2 o3" to 0.8, "o0@int8 o1 o2 o3" to 0.9)
-            .mapIndexed { at, (subnet, accuracy) -> Candidate(Plan(subnetOf(subnet)), Cost(at + 1.0, 1), accuracy) }
-        val original = subnetsOf(listOf(supernet.original))
-        val all = original + listOf("o0@int8 o1 o2 o3", "o0 s1 o2 o3", "o0 m1-3 o3", "o0 o1 s2 o3")
-        assertEquals(all, subnetsOf(shortlist(supernet.original, pool, latencyMs = null)))
-        val near = shortlist(supernet.original, pool, latencyMs = 0.7)
-        assertEquals(original + listOf("o0 m1-3 o3", "o0 o1 s2 o3"), subnetsOf(near))
     }
 
     @Test

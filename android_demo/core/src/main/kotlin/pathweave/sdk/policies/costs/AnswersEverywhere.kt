@@ -1,7 +1,4 @@
-/**
- * What a subnet answers at every exit and at its end, and what that costs. Mirrors device_sdk/policies/costs/answers.py and
- * parts of calibration.py.
- */
+/** What a subnet answers at every exit and at its end, and what that costs. */
 package pathweave.sdk.policies.costs
 
 import kotlin.math.sqrt
@@ -194,7 +191,6 @@ internal class Answering(private val workspace: Workspace, private val costs: Co
     }
 }
 
-/** The way of all samples through exits that answer from their thresholds on: which reach the end, which are right. */
 internal class Route(
     private val exits: List<ExitSamples>,
     thresholds: List<Double>,

@@ -22,7 +22,6 @@ import pathweave.sdk.PathweaveError
 import pathweave.sdk.UsageError
 import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.bundles.compose
-import pathweave.sdk.data.Image
 import pathweave.sdk.data.RawInputs
 import pathweave.sdk.execution.Workspace
 import pathweave.sdk.files.json
@@ -41,7 +40,6 @@ import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.search.bestWithin
 import pathweave.sdk.session.decodeProfile
 import pathweave.sdk.supernet.Goal
-import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Kind
 import pathweave.sdk.supernet.Plan
 
@@ -94,18 +92,6 @@ private fun bench(folder: File, images: File, labels: File, profile: Profile, li
         "raw_ms" to json(rawMs),
     )
 }
-
-/** Images of [shape], channels first, from 8-bit pixels [count, h, w, c]. */
-internal fun imagesOf(pixels: ByteArray, shape: List<Int>): List<Image> {
-    val (channels, height, width) = shape
-    val bytes = channels * height * width
-    return List(pixels.size / bytes) {
-        Image(pixels.copyOfRange(it * bytes, (it + 1) * bytes), ImageSize(height, width), channels)
-    }
-}
-
-/** A class index per byte. */
-internal fun labelsOf(bytes: ByteArray): IntArray = bytes.map { it.toInt() and 0xff }.toIntArray()
 
 /** `model.infer` of the plan in use and ONNX Runtime alone on the same composed model, in turns: medians. */
 private fun calls(model: AdaptiveModel, sample: Tensor, rounds: Int): Pair<Double, Double> {
