@@ -59,9 +59,9 @@ format: $(INSTALLED)
 
 bench: $(INSTALLED)
 	@set -e; names="$(BENCH)"; \
-	test -n "$$names" || names=$$($(VENV)/bin/pathweave bench list | cut -d' ' -f1); \
-	for name in $$names; do $(VENV)/bin/pathweave bench $$name $(BENCH_ARGS); done; \
-	$(VENV)/bin/pathweave bench report
+	test -n "$$names" || names=$$($(VENV)/bin/python -m benchmarks list | cut -d' ' -f1); \
+	for name in $$names; do $(VENV)/bin/python -m benchmarks $$name $(BENCH_ARGS); done; \
+	$(VENV)/bin/python -m benchmarks report
 
 $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

@@ -17,10 +17,10 @@ from benchmarks.runner.run import BenchOptions, BenchOutcome, Target, package_fo
 from benchmarks.support.bundles import adapted_bundle
 from benchmarks.support.reference_bundles import load_part
 from device_sdk.errors import UsageError
-from device_sdk.policies.adaptation import AdaptationSettings
+from device_sdk.policies.gathering import AdaptationSettings
 from device_sdk.search.port import best_within
 from device_sdk.session.adaptive_model import AdaptiveModel
-from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.goal import Goal
 
 TARGETS = {
     "adapt_seconds_over_python": Target(maximum=1.2),
@@ -48,14 +48,14 @@ def run(options: BenchOptions) -> BenchOutcome:
         (work / "profile.json").write_bytes(msgspec.json.encode(profile))
         (work / "images").write_bytes(images.tobytes())
         (work / "labels").write_bytes(labels.astype(np.uint8).tobytes())
-        limit_ms = RATIO * profile.original_ms
+        limit_ms, settings = RATIO * profile.original_ms, AdaptationSettings(time_limit_s=None)
         opened_ms = _opened_ms(folder, work)
         for _ in range(QUICK_REPEATS if options.quick else REPEATS):
-            found = model.adapt(images, labels, Budget(limit_ms), settings=AdaptationSettings(time_limit_s=None))
-            best = best_within(found.pool, found.budget)
+            found = model.adapt(images, Goal(latency_ms=limit_ms), labels=labels, settings=settings)
+            best = best_within(found.pool, found.goal.budget())
             assert best is not None
             rows.append({"side": "python", "adapt_seconds": found.seconds, "best": str(best.subnet)})
-            rows[-1] |= {"subnets_evaluated": found.subnets_evaluated, "pool": len(found.pool)}
+            rows[-1] |= {"subnets_evaluated": found.considered, "pool": len(found.pool)}
             rows.append({"side": "kotlin"} | _kotlin(java, folder, work, limit_ms, quick=options.quick))
     python = [row for row in rows if row["side"] == "python"]
     kotlin = [row for row in rows if row["side"] == "kotlin"]

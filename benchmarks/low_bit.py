@@ -14,7 +14,7 @@ from benchmarks.support.reference_bundles import BATCH, load_part, package_pretr
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.datasets import ImageDataset
 from device_sdk.fragments.composition import Stretch, compose
-from device_sdk.policies.splitting.bit_allocation import allocation
+from device_sdk.policies.splitting.head_renditions import allocation
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.samples import SampleChecker

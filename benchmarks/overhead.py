@@ -26,7 +26,7 @@ COPIES = 3  # sessions of each side: two equal sessions differ by a percent, by 
 IMPORTS = 5
 OWN_PACKAGES = ("device_sdk", "packager", "server", "pathweave", "benchmarks")
 _IMPORT = (
-    "import time; started = time.perf_counter(); from pathweave import AdaptiveModel, Budget; "
+    "import time; started = time.perf_counter(); from pathweave import AdaptiveModel, Goal; "
     "print(time.perf_counter() - started)"
 )
 

@@ -14,9 +14,9 @@ from benchmarks.support.reference_bundles import package_pretrained
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.datasets import load_dataset
 from device_sdk.data.inputs import Inputs, RawInputs
-from device_sdk.execution.class_prior import logit_offsets
+from device_sdk.execution.loaded_segments import logit_offsets
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.class_mix import find_prior, fit_temperature
+from device_sdk.policies.gathering import find_prior, fit_temperature
 from device_sdk.profiling.timing import measure_interleaved
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.plan import Plan, Prior

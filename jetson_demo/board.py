@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_sdk.profiling.conditions import power_mode
-from device_sdk.profiling.thermal import read_thermal
+from device_sdk.profiling.timing import power_mode, read_thermal
 from jetson_demo.tegrastats import BoardLine, parse
 
 _ROOT = Path("/")

@@ -15,7 +15,7 @@ from device_sdk.commands.command_line import progress
 from device_sdk.commands.command_options import ChosenTrust
 from device_sdk.energy import EnergyMeter
 from device_sdk.policies.found import Measured
-from jetson_demo.adapting import Fitted, Samples, Wish, fit, labelled_samples, unlabelled_samples
+from jetson_demo.adapting import Fitted, Samples, fit, labelled_samples, unlabelled_samples
 from jetson_demo.board import Board, BoardWatch, Change, Tegrastats, read_board
 from jetson_demo.events import RunEvents
 from jetson_demo.figures import Figures
@@ -56,11 +56,11 @@ class Options:
 
 @dataclass(eq=False)
 class Fitting:
-    """The samples and the wish that the model is fitted to, at the start and again when the board has changed."""
+    """The samples that the model is fitted to, at the start and again when the board has changed."""
 
     model: AdaptiveModel
-    to_adapt: Samples
-    to_calibrate: Samples
+    samples: Samples
+    others: Samples
     options: Options
     fitted: Fitted | None = None
 
@@ -72,7 +72,7 @@ class Fitting:
         else:
             parts = unlabelled_samples(source, note=tell)
         kind = "unlabelled" if parts[0].labels is None else "labelled"
-        tell(f"adapting on {len(parts[0].images)} {kind} images, calibrating on {len(parts[1].images)} others")
+        tell(f"adapting on {len(parts[0].images)} {kind} images, choosing exits on {len(parts[1].images)} others")
         return cls(model, *parts, options)
 
     @property
@@ -82,19 +82,22 @@ class Fitting:
         return self.fitted
 
     def fit_again(self, *, profile_again: bool) -> None:
-        """Profile, adapt and calibrate for the board as it is now.
+        """Profile and adapt for the board as it is now.
 
         Raises:
             BudgetError: nothing fits.
         """
         shown = progress(self.options.as_json)
         self.model.profile(again=profile_again, progress=shown)
-        wish = Wish(
-            goal=self._goal(),
+        self.fitted = fit(
+            self.model,
+            self.samples,
+            self.others,
+            self._goal(),
             least_accuracy=self.options.accuracy,
             live=self.options.live,
+            progress=shown,
         )
-        self.fitted = fit(self.model, self.to_adapt, self.to_calibrate, wish, progress=shown)
 
     def _goal(self) -> Goal:
         """The user's latency and memory; a share is of the full model as it was first measured: the clock stays."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from device_sdk.logs.adaptation_log import Adapted, Calibrated, Delivered, Event, Infeasible, Profiled, read_log
+from device_sdk.logs.adaptation_log import Adapted, Delivered, Event, Infeasible, PlanChosen, Profiled, read_log
 from pathweave.errors import UsageError
 
 
@@ -43,8 +43,8 @@ def describe(event: Event) -> str:
             return f"profiled: the full model takes {event.original_ms:.3g} ms"
         case Adapted():
             return f"switched to {event.subnet}: {event.measured_ms:.3g} ms measured"
-        case Calibrated():
-            return f"calibrated: {len(event.exits)} exits, {event.share_early:.0%} expected to leave early"
+        case PlanChosen():
+            return f"chose {event.plan_kind}: {event.share_early:.0%} expected to leave early"
         case Infeasible():
             return f"nothing fits the budget; the nearest takes {event.nearest_latency_ms:.3g} ms"
         case Delivered():

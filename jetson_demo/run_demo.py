@@ -90,7 +90,7 @@ def run_demo(**arguments: Any) -> None:
 
 
 def demonstrate(options: Options) -> dict[str, Any]:
-    """1. open the bundle and the source; 2. profile, adapt and calibrate; 3. run; 4. summarise.
+    """1. open the bundle and the source; 2. profile and adapt; 3. run; 4. summarise.
 
     Raises:
         PathweaveError: the images, the bundle or the budget cannot be used.

@@ -16,36 +16,32 @@ from device_sdk.bundles.manifest import Manifest
 from device_sdk.errors import UsageError
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.signing import signatures
-from packager.assembly.bundle_writer import BundleWriter
-from packager.assembly.output_claim import OutputClaim, work_folder
-from packager.assembly.ownership import REPORT, require_work
-from packager.assembly.packaged import Packaged, already_there, but_renditions, clear
 from packager.assembly.stored_manifest import stored_manifest
 from packager.assembly.validation import SUBNETS_PER_RANGE, Validation, validate
 from packager.assembly.verified import verify
-from packager.expanding import examples_of, expanded
+from packager.branch_zoo.growing import block_seconds, grow_exits, with_stand_ins, without_exit_steps
+from packager.branch_zoo.plain import without_untrained_exits
+from packager.expanding import examples_of, expanded, write_branches
 from packager.exporting.export import ExportedBlocks, export_blocks
-from packager.fitting import applied, fit_once
+from packager.fitting import applied, fit, fit_once
 from packager.inputs.job import Job
+from packager.output.bundle_folder import BundleWriter, Packaged, already_there, but_renditions, clear
+from packager.output.checkpoints import Checkpoints, encode_description
+from packager.output.output_claim import OutputClaim, work_folder
+from packager.output.ownership import REPORT, require_work
 from packager.planning.estimate import EXPORT, SIZES, VERIFY, WRITE
-from packager.planning.run_plan import Plan, estimated, estimator_for, within_limits
-from packager.planning.step_times import StepTimes
+from packager.planning.run_plan import RunPlan, StepTimes, estimated, estimator_for, within_limits
 from packager.renditions import make_renditions
 from packager.renditions.any_size import AnySizeCheck
 from packager.renditions.calibration import Calibration, held_back_last
 from packager.supernet.blocks.streams import several
-from packager.supernet.branch_weights import write_branches
-from packager.supernet.exits import without_untrained_exits
 from packager.supernet.expansion import Expansion
 from packager.supernet.input_sizes import UsableSize, candidate_sizes, usable_sizes
 from packager.supernet.macs_ranges import MacsRanges
-from packager.training.checkpoints import Checkpoints, encode_description
 from packager.training.phases import EXITS
-from packager.training.range_accuracy import RangeAccuracy
+from packager.training.range_accuracy import RangeAccuracy, judge_skips
 from packager.training.ranks import Alone, Ranks
 from packager.training.trainer import Trainer
-from packager.training.usefulness import judge_skips
-from packager.zoo_exits import block_seconds, grow_exits, with_stand_ins, without_exit_steps
 
 _WATCHED, _WATCHED_WITH_PATIENCE = 128, 512  # validation samples for evaluation during tuning
 
@@ -109,92 +105,85 @@ def package(
     if private_key is not None:
         signatures.sign(b"", private_key=private_key)  # an unusable key fails now, not after the training
     with OutputClaim(out) as claim:
-        return _package(job, out, claim, private_key, restart, save_branches, times, ranks, limits, complete)
-
-
-def _package(
-    job: Job,
-    out: Path,
-    claim: OutputClaim,
-    private_key: Path | None,
-    restart: bool,
-    save_branches: Path | None,
-    times: StepTimes,
-    ranks: Ranks,
-    limits: Limits,
-    complete: Callable[[Manifest], Manifest] | None,
-) -> Packaged:
-    """The steps of ``package``, with the claim on ``out``."""
-    description = job.description()
-    if restart:
-        clear(out)
-    elif out.exists():
-        finished = already_there(out, description, private_key=private_key)
-        ranks.from_lead(False)
-        return finished
-    require_work(work_folder(out))
-    checkpoints = Checkpoints(work_folder(out), but_renditions(description), started=limits.started, clock=limits.clock)
-    ranks.from_lead(True)
-    with times.whole("trace and expand"):
-        examples = examples_of(job)
-        expansion = expanded(job, torch.from_numpy(examples))
-        planned = with_stand_ins(job.recipe, expansion)
-        plan = Plan(job, planned, torch.from_numpy(examples), limits.memory_bytes, checkpoints)
-    plan.announce()
-    checkpoints.begin()
-    expansion = _fitted(job, expansion, checkpoints, times, ranks)
-    plan.settle(with_stand_ins(job.recipe, expansion))
-    trainer = _trained(job, expansion, checkpoints, times, ranks, plan)
-    expansion = _with_exits(job, expansion, trainer, checkpoints, times, ranks, plan)
-    expansion = expansion.noting(*trainer.notes, *plan.notes)
-    if save_branches is not None:
-        write_branches(expansion, save_branches)
-    if job.branch_weights is None:
-        expansion = without_untrained_exits(expansion, steps=trainer.steps_done[EXITS])
-    expansion = judge_skips(
-        expansion,
-        job.held_out,
-        task=job.task,
-        points=job.recipe.identity_points,
-        seed=job.recipe.seed,
-        progress=times,
-    )
-    plan.settle(expansion)
-    with plan.step(times, EXPORT):
-        exported = export_blocks(expansion)
-    batch = plan.now.batch
-    verified = verify(exported, examples, seed=job.recipe.seed, batch=batch, progress=times)
-    plan.learn(VERIFY, times.of(VERIFY))
-    with times.whole(SIZES, expected_s=plan.now.seconds.get(SIZES)):
-        sizes, size_notes = _input_sizes(job, expansion)
-    kinds = make_renditions(
-        job.recipe.renditions,
-        exported,
-        verified.golden,
-        _calibration(job, expansion, sizes, count=plan.calibration_samples(), batch=batch),
-        progress=times,
-        cache=checkpoints.folder,
-    )
-    expansion = expansion.noting(*size_notes, *job.notes)
-    check = AnySizeCheck(exported, sizes)
-    kinds = tuple(check.checked(kind, times) for kind in kinds)
-    validated = _validate(job, exported, batch=batch, seconds=plan.validation_seconds(), limits=limits, progress=times)
-    with plan.step(times, WRITE), BundleWriter(claim) as writer:
-        manifest = stored_manifest(
-            job, expansion, kinds, check.described(), verified, validated, trainer.steps_done, writer
+        description = job.description()
+        if restart:
+            clear(out)
+        elif out.exists():
+            finished = already_there(out, description, private_key=private_key)
+            ranks.from_lead(False)
+            return finished
+        require_work(work_folder(out))
+        checkpoints = Checkpoints(
+            work_folder(out), but_renditions(description), started=limits.started, clock=limits.clock
         )
-        report = tuple(map(str, trainer.report))
-        manifest = manifest if complete is None else complete(manifest)
-        cost = _cost(checkpoints, times, validated) | {
-            "training": [asdict(phase) for phase in trainer.report],
-            "training_report": report,
-        }
-        writer.add_note(REPORT, encode_description(description | cost))
-        writer.finish(manifest, private_key=private_key)
-    checkpoints.remove()
-    return Packaged(
-        out, manifest, checkpoints.seconds, checkpoints.peak_rss_bytes, True, times.seconds, training_report=report
-    )
+        ranks.from_lead(True)
+        with times.whole("trace and expand"):
+            examples = examples_of(job)
+            expansion = expanded(job, torch.from_numpy(examples))
+            planned = with_stand_ins(job.recipe, expansion)
+            plan = RunPlan(job, planned, torch.from_numpy(examples), limits.memory_bytes, checkpoints)
+        plan.announce()
+        checkpoints.begin()
+        expansion = _fitted(job, expansion, checkpoints, times, ranks)
+        plan.settle(with_stand_ins(job.recipe, expansion))
+        trainer = _trained(job, expansion, checkpoints, times, ranks, plan)
+        expansion = _with_exits(job, expansion, trainer, checkpoints, times, ranks, plan)
+        expansion = expansion.noting(*trainer.notes, *plan.notes)
+        if save_branches is not None:
+            write_branches(expansion, save_branches)
+        if job.branch_weights is None:
+            expansion = without_untrained_exits(expansion, steps=trainer.steps_done[EXITS])
+        expansion = judge_skips(
+            expansion,
+            job.held_out,
+            task=job.task,
+            points=job.recipe.identity_points,
+            seed=job.recipe.seed,
+            progress=times,
+        )
+        plan.settle(expansion)
+        with plan.step(times, EXPORT):
+            exported = export_blocks(expansion)
+        batch = plan.now.batch
+        verified = verify(exported, examples, seed=job.recipe.seed, batch=batch, progress=times)
+        plan.learn(VERIFY, times.of(VERIFY))
+        with times.whole(SIZES, expected_s=plan.now.seconds.get(SIZES)):
+            sizes, size_notes = _input_sizes(job, expansion)
+        kinds = make_renditions(
+            job.recipe.renditions,
+            exported,
+            verified.golden,
+            Calibration(
+                expansion,
+                held_back_last(job.training_samples(plan.calibration_samples())),
+                batch=batch,
+                sizes=sizes,
+            ),
+            progress=times,
+            cache=checkpoints.folder,
+        )
+        expansion = expansion.noting(*size_notes, *job.notes)
+        check = AnySizeCheck(exported, sizes)
+        kinds = tuple(check.checked(kind, times) for kind in kinds)
+        validated = _validate(
+            job, exported, batch=batch, seconds=plan.validation_seconds(), limits=limits, progress=times
+        )
+        with plan.step(times, WRITE), BundleWriter(claim) as writer:
+            manifest = stored_manifest(
+                job, expansion, kinds, check.described(), verified, validated, trainer.steps_done, writer
+            )
+            report = tuple(map(str, trainer.report))
+            manifest = manifest if complete is None else complete(manifest)
+            cost = _cost(checkpoints, times, validated) | {
+                "training": [asdict(phase) for phase in trainer.report],
+                "training_report": report,
+            }
+            writer.add_note(REPORT, encode_description(description | cost))
+            writer.finish(manifest, private_key=private_key)
+        checkpoints.remove()
+        return Packaged(
+            out, manifest, checkpoints.seconds, checkpoints.peak_rss_bytes, True, times.seconds, training_report=report
+        )
 
 
 def dry_run(job: Job, *, limits: Limits | None = None, progress: Progress | None = None) -> dict[str, object]:
@@ -249,23 +238,26 @@ def _fitted(job: Job, expansion: Expansion, checkpoints: Checkpoints, progress: 
     """
     if job.branch_weights is not None or not expansion.added or several(expansion.traced.cuts):
         return expansion
-    fit = None
+    found = None
     if ranks.leads:
         samples = job.training_samples(_FITTED + _FIT_JUDGED)
         judged = max(1, len(samples) * _FIT_JUDGED // (_FITTED + _FIT_JUDGED))
         seconds = None if job.recipe.budget_minutes is None else _FIT_SHARE * 60 * job.recipe.budget_minutes
-        fit = fit_once(
+        found = fit_once(
             checkpoints.folder / _FIT,
             expansion,
-            samples[judged:],
-            held_out=samples[:judged],
-            progress=progress,
-            seconds=seconds,
-            trained=bool(job.recipe.steps or job.recipe.budget_minutes),
+            lambda: fit(
+                expansion,
+                samples[judged:],
+                held_out=samples[:judged],
+                progress=progress,
+                seconds=seconds,
+                trained=bool(job.recipe.steps or job.recipe.budget_minutes),
+            ),
         )
-    fit = ranks.state_from_lead(fit)
-    assert fit is not None
-    return applied(expansion, fit)
+    found = ranks.state_from_lead(found)
+    assert found is not None
+    return applied(expansion, found)
 
 
 def _trained(
@@ -274,7 +266,7 @@ def _trained(
     checkpoints: Checkpoints,
     progress: Progress,
     ranks: Ranks,
-    plan: Plan | None = None,
+    plan: RunPlan | None = None,
 ) -> Trainer:
     """Train, data-parallel if ``ranks`` are several.
 
@@ -308,7 +300,7 @@ def _with_exits(
     checkpoints: Checkpoints,
     progress: Progress,
     ranks: Ranks,
-    plan: Plan | None = None,
+    plan: RunPlan | None = None,
 ) -> Expansion:
     """The expansion with exits of the zoo, if the recipe wants them; ``ranks`` but the first leave afterwards."""
     fitting = int(ranks.from_lead(plan.now.training_batch if plan else 0))
@@ -343,12 +335,6 @@ def _input_sizes(job: Job, expansion: Expansion) -> tuple[tuple[UsableSize, ...]
     wanted = job.recipe.input_sizes
     sizes = candidate_sizes((shape[1], shape[2])) if wanted == "auto" else list(wanted)
     return usable_sizes(expansion, job.training_samples(_SIZE_SAMPLES), sizes) if sizes else ((), ())
-
-
-def _calibration(
-    job: Job, expansion: Expansion, sizes: tuple[UsableSize, ...], *, count: int, batch: int
-) -> Calibration:
-    return Calibration(expansion, held_back_last(job.training_samples(count)), batch=batch, sizes=sizes)
 
 
 def _validate(

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from device_sdk.policies.found import Found
     from device_sdk.policies.gathering import AdaptationSettings
     from device_sdk.session.adaptive_model import AdaptiveModel
-    from device_sdk.session.answer import Answer
+    from device_sdk.session.answer import Answer, Running
     from device_sdk.session.heads import plan_head
-    from device_sdk.session.running import Running
     from device_sdk.supernet.cost import Power, Uplink
     from device_sdk.supernet.goal import Goal
     from device_sdk.supernet.plan import Plan
@@ -40,7 +39,7 @@ _HOME = {
     "Plan": "device_sdk.supernet.plan",
     "Power": "device_sdk.supernet.cost",
     "RemoteModel": "device_sdk.offload.remote_model",
-    "Running": "device_sdk.session.running",
+    "Running": "device_sdk.session.answer",
     "Uplink": "device_sdk.supernet.cost",
     "plan_head": "device_sdk.session.heads",
 }

@@ -25,15 +25,11 @@ from pathweave.error_report import shortened, write_error_report
 
 COMMAND_GROUP = "pathweave.commands"
 
-# pyproject.toml has the same table as entry points, to which other distributions can add. This one serves a clone that
-# is not installed.
+# Other distributions add theirs as entry points of the group.
 COMMANDS = {
-    "package": "packager.commands:package",
-    "package-hybrid": "packager.hybrid.command:package_hybrid",
-    "inspect": "packager.inspecting:inspect",
-    "doctor": "packager.doctor.command:doctor",
-    "key": "packager.commands:key",
-    "release": "packager.releasing.commands:release",
+    "package": "packager.commands.package:package",
+    "inspect": "packager.commands.inspecting:inspect",
+    "sign": "packager.commands.signing:sign",
     "serve": "server.commands:serve",
     "admin": "server.admin:admin",
     "fetch": "device_sdk.commands.fetch_command:fetch",
@@ -47,10 +43,14 @@ COMMANDS = {
 # Earlier names of commands, and what to write now.
 MOVED: dict[str, str] = {
     "calibrate": "adapt --consider exits",
+    "doctor": "package --check",
     "jobs": "admin jobs",
+    "key": "sign key",
+    "package-hybrid": "package --pair",
     "place": "fetch --exit-memory-mb",
     "plan": "adapt --consider all",
     "plan-hybrid": "adapt --consider hybrid",
+    "release": "sign release",
     "split": "adapt --consider split",
     "token": "admin token",
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from device_sdk.offload.pooling import LogarithmicPool as LogarithmicPool
+from device_sdk.offload.remote_model import LogarithmicPool as LogarithmicPool
 from device_sdk.supernet.cost import PlanCost as PlanCost
 from device_sdk.supernet.plan import Abstain as Abstain
 from device_sdk.supernet.plan import AnswerLocally as AnswerLocally

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from device_sdk.errors import TransferError
 from device_sdk.transports import Deadlines, make_transport
-from device_sdk.transports.replies import read_all, require_success
+from device_sdk.transports.port import read_all, require_success
 
 _MAX_BYTES = 1_000_000
 _START_S, _STOP_S = 30.0, 15.0

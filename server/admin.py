@@ -15,7 +15,7 @@ import msgspec
 from device_sdk.commands.command_line import emit, json_option
 from device_sdk.commands.command_options import token_option
 from device_sdk.errors import ProtocolError
-from device_sdk.files.untrusted_json import decode_json
+from device_sdk.files.atomic import decode_json
 from server.access.enrolment import Enrolments
 from server.access.scopes import SCOPES, Scope
 from server.access.tokens import TokenStore
@@ -188,8 +188,7 @@ def _ask(
     method: str, url: str, path: str, kind: type[_Told], value: object = None, *, what: str, token: str | None = None
 ) -> _Told:
     from device_sdk.transports import Deadlines, make_transport
-    from device_sdk.transports.addresses import base
-    from device_sdk.transports.replies import read_all, require_success
+    from device_sdk.transports.port import base, read_all, require_success
 
     body = None if value is None else json.dumps(value).encode()
     headers = {} if body is None else {"Content-Type": "application/json"}

@@ -60,7 +60,7 @@ _gigabytes = partial(click.option, type=float, show_default=True, callback=_time
 @_gigabytes("--job-disk-gb", "job_disk_bytes", default=20.0, help="Disk space of a packaging job.")
 @click.option("--job-user", help="System user for packaging jobs; needs root [default: the server's own].")
 @click.option(
-    "--key", "signing_key", type=_file, help="Private key for signing the bundles of jobs (see pathweave key new)."
+    "--key", "signing_key", type=_file, help="Private key for signing the bundles of jobs (see pathweave sign key new)."
 )
 @click.option(
     "--drain-s", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Time to finish requests."

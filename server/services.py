@@ -39,7 +39,7 @@ class Services:
         self.logs = LogStore(
             database, keep_lines=settings.keep_log_lines, keep_digests=settings.keep_log_digests, now=now
         )
-        runtime = runtime or make_runtime("onnxruntime", threads=settings.inference_threads)
+        runtime = runtime or make_runtime(threads=settings.inference_threads)
         self.models = ModelCache(runtime, limit=settings.max_models)
         self.queue = BatchQueue(
             limit=settings.queue_limit,

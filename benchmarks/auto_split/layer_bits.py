@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from benchmarks.auto_split.layer_graph import LayerGraph, packed_size
-from device_sdk.policies.splitting.bit_allocation import Option, allocation, hull_steps, spend
+from device_sdk.policies.splitting.head_renditions import Option, allocation, hull_steps, spend
 
 
 def bit_allocation(

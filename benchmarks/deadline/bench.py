@@ -22,8 +22,8 @@ import numpy as np
 
 from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.bundles import CHECKOUT, adapted_bundle
+from benchmarks.support.exit_latency import EXITS_GOAL
 from benchmarks.support.reference_bundles import load_part
-from device_sdk.policies.calibration import CalibrationSettings
 from device_sdk.progress import Task
 from device_sdk.session.adaptive_model import AdaptiveModel
 
@@ -43,10 +43,8 @@ def run(options: BenchOptions) -> BenchOutcome:
     with AdaptiveModel.open(folder, state_folder=state) as model:
         calibration, report = (load_part(options, part, model) for part in ("calibration", "report"))
         count = QUICK_SAMPLES if options.quick else SAMPLES
-        settings = CalibrationSettings(confirm=False)
-        found = model.calibrate(
-            calibration.images[:count], calibration.labels[:count], settings=settings, progress=options.progress
-        )
+        images, own = calibration.images[:count], calibration.labels[:count]
+        found = model.adapt(images, EXITS_GOAL, {"exits"}, own, progress=options.progress)
         inputs, labels = options.work_folder / "inputs.npy", options.work_folder / "labels.npy"
         np.save(inputs, model.prepare(report.images[:count]))
         np.save(labels, report.labels[:count])

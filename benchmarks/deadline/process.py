@@ -23,12 +23,11 @@ import numpy as np
 from benchmarks.support.burner import burning
 from device_sdk.errors import InfeasibleDeadlineError, NoAnswerYetError
 from device_sdk.execution.loaded_plan import LoadedPlan
-from device_sdk.policies.exits.timed_exits import timed_plan
+from device_sdk.policies.exits.placed_exits import timed_plan
 from device_sdk.profiling.plans import mean_latencies_ms
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.onnx_runtime import OnnxRuntime
-from device_sdk.runtimes.port import Array
-from device_sdk.runtimes.stop_signal import StopSignal
+from device_sdk.runtimes.port import Array, StopSignal
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import Answer
 from device_sdk.supernet.plan import Plan

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from device_sdk.live.elastic import ElasticSettings
-from device_sdk.machine import resident_bytes
-from device_sdk.machine.control_groups import unified_groups
+from device_sdk.machine import resident_bytes, unified_groups
 from device_sdk.memory_pressure import CgroupMemory
 from device_sdk.session.adaptive_model import AdaptiveModel
 
@@ -67,7 +66,8 @@ class GroupLimit:
 
     def begin(self, model: AdaptiveModel) -> None:
         self._bare_bytes = self._current_bytes()
-        model.watch_memory(CgroupMemory(), settings=ElasticSettings(reserve_bytes=0, interval_s=0.02))
+        settings = ElasticSettings(reserve_bytes=0, interval_s=0.02)
+        model.live.start("memory", elastic=settings, pressure=CgroupMemory())
 
     def set(self, model: AdaptiveModel, limit_bytes: int) -> None:
         (self.folder / "memory.high").write_text(str(self._bare_bytes + limit_bytes))

@@ -13,7 +13,7 @@ from torch import nn
 from benchmarks.runner.run import BenchOptions
 from benchmarks.support.bundles import cache_folder
 from device_sdk import __version__
-from packager.inputs.job_loader import load_job
+from packager.inputs.job import load_job
 from packager.inputs.pixels import Pixels
 from packager.pipeline import package
 

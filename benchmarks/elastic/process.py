@@ -21,10 +21,9 @@ from benchmarks.elastic.limits import GroupLimit, Limit, find_limit
 from benchmarks.elastic.single import answers_within
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.exits.elastic_plan import least_plan_bytes
-from device_sdk.policies.exits.timed_exits import timed_plan
+from device_sdk.policies.exits.placed_exits import timed_plan
 from device_sdk.profiling.plans import measured_peak_bytes
-from device_sdk.runtimes.allocator import give_back_freed_memory
-from device_sdk.runtimes.onnx_runtime import OnnxRuntime
+from device_sdk.runtimes.onnx_runtime import OnnxRuntime, give_back_freed_memory
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.cost import MB
 from device_sdk.supernet.plan import Plan

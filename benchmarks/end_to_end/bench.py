@@ -20,7 +20,7 @@ from device_sdk.profiling.timing import measure_interleaved
 from device_sdk.progress import Progress
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
-from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.goal import Goal
 from packager.exporting.onnx_exporter import export_whole
 from packager.inputs.model_loader import load_model
 from packager.tracing.traced_model import trace
@@ -102,16 +102,17 @@ def _adapt(made: Made, options: BenchOptions) -> dict[str, float]:
     with AdaptiveModel.open(made.folder, state_folder=state) as model:
         private, report = (load_part(options, part, model) for part in ("search", "report"))
         full = accuracy(model, report)
-        budget = Budget(latency_ratio=LATENCY_RATIO)
-        found = model.adapt(private.images, private.labels, budget, progress=options.progress)
+        goal = Goal(latency_ratio=LATENCY_RATIO)
+        found = model.adapt(private.images, goal, labels=private.labels, progress=options.progress)
+        assert found.measured is not None
         return {
-            "measured_ratio": found.measured_ratio,
-            "predicted_ms": found.predicted_ms,
-            "measured_ms": found.measured_ms,
-            "budget_ms": budget.latency_ms or 0.0,
-            "subnets_evaluated": found.subnets_evaluated,
+            "measured_ratio": found.measured.ratio,
+            "predicted_ms": found.expected.latency_ms or 0.0,
+            "measured_ms": found.measured.latency_ms,
+            "budget_ms": found.goal.latency_ms or 0.0,
+            "subnets_evaluated": found.considered,
             "seconds": found.seconds,
-            "accuracy_holdout": 100 * (found.accuracy_holdout or 0.0),
+            "accuracy_holdout": 100 * (found.held_out.accuracy or 0.0 if found.held_out else 0.0),
             "accuracy_report": accuracy(model, report),
             "full_accuracy_report": full,
         }

@@ -11,9 +11,9 @@ from benchmarks.runner.run import BenchOptions, Target
 from benchmarks.support.reference_bundles import Made, Part, answers, load_part
 from device_sdk.data.datasets import ImageDataset
 from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.policies.calibration import CalibrationSettings
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import FALLBACK, SERVER
+from device_sdk.supernet.goal import Goal
 from pathweave.server_process import running_server
 
 # ResNet-8 with ResNet-56 behind it by an entropy threshold, on the same images (percent)
@@ -41,8 +41,8 @@ def escalate(small: Made, large: Made, options: BenchOptions) -> Part:
         name = f"{large.model.name}:images"
         model.remote.connect(RemoteModel(server=server, model=name, privacy="inputs", timeout_s=TIMEOUT_S))
         for percent in EXPECTED:
-            settings = CalibrationSettings(use_exits=False, escalated_share=percent / 100)
-            found = model.calibrate(calibration.images, calibration.labels, settings=settings)
+            goal = Goal(share_asked=percent / 100)
+            found = model.adapt(calibration.images, goal, {"ask"}, calibration.labels)
             right, sources = _classify(model, report)
             fallbacks += sources[FALLBACK]
             figures[f"escalate_{percent}"] = right

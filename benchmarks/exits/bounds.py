@@ -1,6 +1,6 @@
 """Gain of early exits by temperature scaling per exit, and an upper bound of their gain by joint training.
 
-Both are computed from measured answers and latencies: thresholds are chosen as ``calibrate`` chooses them, on
+Both are computed from measured answers and latencies: thresholds are chosen as ``adapt`` chooses them, on
 #calibration and #search, and judged on #report.
 
 Joint training changes the backbone, so that it needs a copy. An exit at a share of the full model's work is then hardly
@@ -18,17 +18,18 @@ import torch
 
 from benchmarks.exits.networks import ExitNetwork
 from benchmarks.runner.run import BenchOptions
+from benchmarks.support.exit_latency import EXITS_GOAL
 from benchmarks.support.reference_bundles import Made, Part
 from device_sdk.data.datasets import ImageDataset
-from device_sdk.execution.deciders import confidence
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.calibration import CalibrationSettings, placed_exits
 from device_sdk.policies.costs.answers import Answers, answer_everywhere
 from device_sdk.policies.deciding.thresholds import ExitSamples, Rights, choose_exits
+from device_sdk.policies.exits.placed_exits import placed_exits
 from device_sdk.runtimes import make_runtime
 from device_sdk.runtimes.port import Array
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.cost import CostModel
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice
 from packager.inputs.model_loader import load_model
 from packager.supernet.expansion import count_macs
@@ -83,7 +84,7 @@ def bounds(options: BenchOptions, network: ExitNetwork, zoo: Made) -> Part:
             answer_everywhere(workspace, subnet, images, part.labels, use_exits=True, batch=64)
             for images, part in zip(inputs, parts, strict=True)
         )
-    kept = placed_exits(chosen, costs, memory_bytes=None)
+    kept = placed_exits(chosen, costs)
     full_ms = costs.latency_ms(subnet)
     temperatures = [_temperature(chosen.logits[number], chosen.labels) for number in range(len(chosen.exits))]
     plain, scaled = (
@@ -159,12 +160,12 @@ def _logits(folder: Path, name: str, images: Array) -> Array:
 
 
 def _saved(chosen: Cascade, judged: Cascade, full_ms: float) -> Saved:
-    """Savings by exits on ``judged`` with the thresholds that ``calibrate`` would choose on ``chosen``."""
+    """Savings by exits on ``judged`` with the thresholds that ``adapt`` would choose on ``chosen``."""
     choices = choose_exits(
         chosen.exits,
         right_at_end=chosen.right_at_end,
         full_ms=full_ms,
-        accuracy_drop=CalibrationSettings().accuracy_drop,
+        accuracy_drop=EXITS_GOAL.max_drop or 0.0,
     )
     thresholds = {choice.exit: choice.threshold for choice in choices}
     accuracy, latency_ms = judged.answered(thresholds, full_ms)

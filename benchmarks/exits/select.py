@@ -22,7 +22,7 @@ from benchmarks.exits.networks import NETWORKS
 from device_sdk.files.atomic import write_atomically
 from device_sdk.policies.placement import ExitCandidate, place
 from device_sdk.progress import SilentProgress
-from packager.supernet.branch_weights import read_branches
+from packager.inputs.weights import read_state_dict
 
 BUDGETS_BYTES = tuple(2_000 * 2**step for step in range(12))  # to 4 MB
 _DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -65,7 +65,7 @@ def main(recipe: Path, bundle: Path, branches: Path, out: Path) -> None:
     with tempfile.TemporaryDirectory() as state:
         pool = timed_pool(network, bundle, Path(state), _DATA, progress=SilentProgress())
     found = select(pool)
-    data = save(halved(read_branches(branches), found.kept))
+    data = save(halved(read_state_dict(branches), found.kept))
     write_atomically(out, data)
     print(f"kept {len(found.kept)} of {found.of} exits, {len(data):,} bytes: {' '.join(sorted(found.kept))}")
 

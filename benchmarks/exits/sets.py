@@ -9,7 +9,7 @@ from benchmarks.exits.networks import ExitNetwork
 from benchmarks.runner.run import BenchOptions
 from benchmarks.support.bundles import ZOO
 from benchmarks.support.reference_bundles import Made
-from packager.inputs.job_loader import load_job
+from packager.inputs.job import load_job
 from packager.pipeline import package
 
 QUICK_STEPS = 3  # at each cut point

@@ -28,8 +28,7 @@ from device_sdk.offload.open_inference import (
 )
 from device_sdk.offload.packing import Activations, pack, unpack
 from device_sdk.supernet.blocks import TensorSpec
-from device_sdk.supernet.plan import Ask, ExitChoice, MaxConfidence, Plan, RemoteRef, Split
-from device_sdk.supernet.plan_json import decode_plan, encode_plan
+from device_sdk.supernet.plan import Ask, ExitChoice, MaxConfidence, Plan, RemoteRef, Split, decode_plan, encode_plan
 from server.state.log_store import check_lines
 
 NAMES = ("manifest", "packet", "request", "response", "log lines", "fragment", "plan", "mark")

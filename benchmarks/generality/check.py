@@ -27,7 +27,7 @@ from packager.exporting.export import ExportedBlocks, export_blocks
 from packager.exporting.verification import ROUNDING_RATIO
 from packager.supernet.expansion import expand
 from packager.tracing.traced_model import trace
-from packager.training.recalibration import recalibrate
+from packager.training.keeping import recalibrate
 
 BATCHES = (1, 3)  # and all inputs
 EXAMPLES = 4

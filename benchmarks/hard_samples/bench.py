@@ -19,7 +19,6 @@ from benchmarks.hard_samples.pooled import pooled_rows
 from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.reference_bundles import load_part, package_pretrained
 from benchmarks.support.sources import Logits, logits_from
-from device_sdk.execution.deciders import ease, with_limit
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.costs.answers import answer_views
@@ -30,11 +29,12 @@ from device_sdk.policies.deciding.decider_fitting import (
     fit_best_logistic,
     fit_logistic,
 )
-from device_sdk.policies.deciding.promises import fewest_asked
 from device_sdk.policies.deciding.router_fitting import fit_router
+from device_sdk.policies.deciding.thresholds import fewest_asked
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import FALLBACK, SERVER, SUBNET
+from device_sdk.supernet.deciders.port import ease, with_limit
 from device_sdk.supernet.plan import (
     UNREACHABLE_CONFIDENCE,
     Ask,

@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.hard_samples.judging import SENT, TWO_SIDED_95
-from device_sdk.execution.deciders import ease
-from device_sdk.offload.asked_share import AskedShare
+from device_sdk.offload.remote_model import AskedShare
 from device_sdk.policies.deciding.decider_fitting import Viewed, fit_best_logistic
 from device_sdk.runtimes.port import Array
+from device_sdk.supernet.deciders.port import ease
 from device_sdk.supernet.plan import Decider, Entropy
 
 Eases = npt.NDArray[np.float64]

@@ -13,15 +13,15 @@ from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.costs.answers import Answers, answer_everywhere
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.costs.expected_cost import expected_cost
+from device_sdk.policies.exits.placed_exits import exit_choices
 from device_sdk.policies.planning.choice import Option
-from device_sdk.policies.planning.plan_choice import exit_choices
 from device_sdk.policies.planning.planner import Planner
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.cost import CostModel, PlanCost, Power, Uplink
+from device_sdk.supernet.goal import Requirement
 from device_sdk.supernet.plan import Plan, RemoteRef
-from device_sdk.supernet.requirement import Requirement
 
 SERVER = RemoteRef("resnet56_cifar10")
 # without exits, with exits that answer, and with exits that ask the server too: no kind is among another's candidates

@@ -18,19 +18,18 @@ from benchmarks.hard_samples.judging import SENT, Pair
 from benchmarks.real_size.photographs import load_photographs
 from benchmarks.runner.run import BenchOptions
 from benchmarks.support.bundles import cache_folder
-from device_sdk.data.inputs import RawInputs
-from device_sdk.data.views import VIEWS, views
-from device_sdk.execution.deciders import ease
+from device_sdk.data.inputs import VIEWS, RawInputs, views
 from device_sdk.policies.deciding.decider_fitting import (
     TOP_TWO,
     Viewed,
     cross_fitted_eases,
     fit_best_logistic,
     fit_logistic,
+    fit_pool,
 )
-from device_sdk.policies.deciding.pool_fitting import fit_pool
 from device_sdk.policies.deciding.router_fitting import fit_router
 from device_sdk.runtimes.port import Array
+from device_sdk.supernet.deciders.port import ease
 from device_sdk.supernet.plan import Decider, Entropy, Margin, MaxConfidence
 from packager.inputs.model_loader import LoadedModel, Pixels, load_model
 

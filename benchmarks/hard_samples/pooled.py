@@ -9,12 +9,10 @@ import numpy.typing as npt
 
 from benchmarks.hard_samples.answers import Answers
 from benchmarks.hard_samples.judging import SENT, Pair, mean_and_low
-from device_sdk.execution.deciders import ease, hard, with_limit
-from device_sdk.offload.pooling import LogarithmicPool
-from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.policies.deciding.decider_fitting import Fitted, Viewed, fit_best_logistic
-from device_sdk.policies.deciding.pool_fitting import fit_pool
+from device_sdk.offload.remote_model import LogarithmicPool, RemoteModel
+from device_sdk.policies.deciding.decider_fitting import Fitted, Viewed, fit_best_logistic, fit_pool
 from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.supernet.deciders.port import ease, hard, with_limit
 from device_sdk.supernet.plan import Ask, Entropy, Logistic, Plan, RemoteRef
 
 Eases = npt.NDArray[np.float64]

@@ -16,10 +16,8 @@ from benchmarks.runner.run import BenchOptions
 from benchmarks.support.bundles import adapted_bundle
 from benchmarks.support.reference_bundles import load_part
 from device_sdk.data.datasets import ImageDataset
-from device_sdk.execution.deciders import ease
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.hybrid.choice import SubnetAnswers, any_subnet
-from device_sdk.policies.hybrid.costs import HybridCosts, macs_costs
+from device_sdk.policies.hybrid.choice import HybridCosts, SubnetAnswers, any_subnet, macs_costs
 from device_sdk.policies.hybrid.joint_search import (
     HybridMember,
     HybridPair,
@@ -33,6 +31,7 @@ from device_sdk.runtimes import OnnxRuntime
 from device_sdk.search.nearby import mutate
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.cost import CostModel, EdgeCost
+from device_sdk.supernet.deciders.port import ease
 from device_sdk.supernet.paths import k_cheapest
 from device_sdk.supernet.plan import Entropy, Subnet
 from device_sdk.supernet.supernet import Supernet

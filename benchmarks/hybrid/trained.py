@@ -15,15 +15,13 @@ from benchmarks.support.reference_bundles import load_part
 from benchmarks.support.sources import Logits, logits_from
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.hybrid_pairs import hybrid_plan
-from device_sdk.execution.deciders import ease, hard
-from device_sdk.offload.pooling import LogarithmicPool
-from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.offload.remote_model import LogarithmicPool, RemoteModel
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import FALLBACK, SERVER, SUBNET
+from device_sdk.supernet.deciders.port import ease, hard
 from device_sdk.supernet.plan import Ask, Decider, Plan
-from packager.hybrid.job_loader import ModelChoice, load_hybrid_job
-from packager.hybrid.pipeline import REPORT, HybridJob, PackagedHybrid, package_hybrid
-from packager.hybrid.recipe import HybridRecipe, load_hybrid_recipe
+from packager.hybrid.job import HybridJob, HybridRecipe, ModelChoice, Pair, load_hybrid_job, load_hybrid_recipe
+from packager.hybrid.pipeline import REPORT, PackagedHybrid, package_hybrid
 from pathweave.server_process import running_server
 
 COVERAGE = 0.7
@@ -76,13 +74,11 @@ class Answered:
 def loaded(options: BenchOptions) -> HybridJob:
     """Both networks and their images, with the recipe of (rbg)."""
     cifar, pretrained = options.data_folder / "cifar10", options.data_folder / "pretrained"
+    base, global_ = (ModelChoice(f"zoo:{name}", pretrained / f"{name}.safetensors") for name in (BASE, GLOBAL))
     return load_hybrid_job(
-        ModelChoice(f"zoo:{BASE}", pretrained / f"{BASE}.safetensors"),
-        ModelChoice(f"zoo:{GLOBAL}", pretrained / f"{GLOBAL}.safetensors"),
+        Pair(base, global_, str(cifar / "test.zip#search"), _recipe("rbg", options)),
         training=str(cifar / ("test.zip#calibration" if options.quick else "train.zip")),
-        routing=str(cifar / "test.zip#search"),
         validation=str(cifar / "test.zip#calibration"),
-        recipe=_recipe("rbg", options),
         progress=options.progress,
     )
 

@@ -15,7 +15,7 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.inputs import Inputs
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
-from device_sdk.supernet.blocks import Block
+from device_sdk.supernet.blocks import Block, kind_named
 from device_sdk.supernet.paths import WindowSampler, k_cheapest
 from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
@@ -62,7 +62,7 @@ def _common(first: Supernet, last: Supernet) -> Supernet:
     """The blocks with weights of ``last`` that ``first`` also has, in fp32."""
     known = {(block.id, block.kind, block.start, block.end) for block in first.blocks}
     shared = (block for block in last.blocks if (block.id, block.kind, block.start, block.end) in known)
-    return Supernet(last.cut_points, [_in_fp32(block) for block in shared if block.kind != "identity"])
+    return Supernet(last.cut_points, [_in_fp32(block) for block in shared if not kind_named(block.kind).skip])
 
 
 def _in_fp32(block: Block) -> Block:

@@ -15,10 +15,10 @@ from benchmarks.offload_faults.network import follow_network
 from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.reference_bundles import load_part, package_pretrained
 from benchmarks.support.sources import Logits, logits_from
-from device_sdk.execution.deciders import confidence
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import FALLBACK, SERVER, SUBNET, Answer
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Ask, MaxConfidence, Plan, RemoteRef
 from pathweave.server_process import ServerProcess
 

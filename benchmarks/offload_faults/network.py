@@ -15,7 +15,7 @@ from device_sdk.data.datasets import ImageDataset
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.cost import Power
-from device_sdk.supernet.requirement import Requirement
+from device_sdk.supernet.goal import Goal
 from pathweave.throttled_proxy import ThrottledProxy, slow_uplink
 
 FAST_MBPS, SLOW_MBPS = 50.0, 0.05
@@ -30,11 +30,11 @@ def follow_network(
     bundle: Path, state: Path, url: str, model_name: str, samples: ImageDataset, *, rounds: int
 ) -> tuple[dict[str, float], list[dict[str, object]]]:
     """Seconds until the plan has left a link that became slow, and until it has returned to it, with the plans."""
-    requirement = Requirement(optimise="energy_mj", latency_ms=LATENCY_MS, coverage=1.0)
+    goal = Goal(optimise="energy_mj", latency_ms=LATENCY_MS)
     with slow_uplink(url, mbps=FAST_MBPS) as (address, proxy), AdaptiveModel.open(bundle, state_folder=state) as model:
         model.remote.connect(RemoteModel(server=address, model=model_name, privacy="inputs", timeout_s=5.0))
-        planned = model.plan_for(samples.images, samples.labels, requirement, power=POWER, follow_network=True)
-        first = planned.choice.plan.kind
+        first = model.adapt(samples.images, goal, {"ask"}, samples.labels, power=POWER).plan.kind
+        model.live.start("network")
         with _in_use(model, samples.images):
             rows = [
                 {"what": what, "seconds": seconds, "plan": model.plan.kind}

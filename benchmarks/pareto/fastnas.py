@@ -17,11 +17,11 @@ from benchmarks.support.peers import INPUT_SHAPE, Samples
 from benchmarks.support.variants import BATCH, TUNE_RATE
 from device_sdk.data.datasets import load_dataset
 from device_sdk.supernet.blocks import TensorSpec
+from packager.data.batches import BatchSource
 from packager.exporting.onnx_exporter import export_whole
 from packager.inputs.model_loader import load_model
 from packager.tasks import Classification, mixed_loss
 from packager.torch_noise import torch_silenced
-from packager.training.batches import BatchSource
 
 AVAILABLE = all(importlib.util.find_spec(name) for name in ("modelopt", "torchprofile"))
 FLOPS = "50%"  # of the original's; what it saves in latency is measured

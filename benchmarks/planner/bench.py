@@ -15,19 +15,21 @@ from benchmarks.support.bundles import adapted_bundle
 from benchmarks.support.reference_bundles import load_part
 from device_sdk.data.datasets import ImageDataset
 from device_sdk.errors import InfeasibleBudgetError
-from device_sdk.execution.deciders import ease, everything_is_hard, with_limit
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.costs.answers import Answers, answer_everywhere
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.costs.expected_cost import expected_cost
+from device_sdk.policies.exits.placed_exits import exit_choices, exit_sets
+from device_sdk.policies.gathering import AdaptationSettings, search_positions
 from device_sdk.policies.planning.choice import Choice
-from device_sdk.policies.planning.plan_choice import HELD_OUT, exit_choices, exit_sets
 from device_sdk.policies.planning.planner import Planner
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import SERVER
-from device_sdk.supernet.cost import UPLINKS, Budget, CostModel, PlanCost, Power
+from device_sdk.supernet.cost import UPLINKS, CostModel, PlanCost, Power
+from device_sdk.supernet.deciders.port import ease, everything_is_hard, with_limit
+from device_sdk.supernet.goal import Goal, Requirement, best_plan
 from device_sdk.supernet.plan import (
     Abstain,
     Ask,
@@ -40,7 +42,6 @@ from device_sdk.supernet.plan import (
     RemoteRef,
     Subnet,
 )
-from device_sdk.supernet.requirement import Requirement, best_plan
 from device_sdk.supernet.supernet import Supernet
 from pathweave.server_process import running_server
 from pathweave.throttled_proxy import slow_uplink
@@ -62,6 +63,7 @@ TIMEOUT_S = 30.0
 POWER = Power(active_w=4.0, radio_w=2.7, waiting_w=1.5)
 SILOS = ("subnet", "exits", "split", "ask", "remote")
 _UNFITTED: tuple[Decider, ...] = (MaxConfidence(0.0), Entropy(0.0), Margin(0.0))
+KINDS = frozenset(["subnets", "exits", "abstain", "ask"])  # of the plans that are really run
 ADAPT_RATIO = 0.6
 
 
@@ -107,12 +109,8 @@ def run(options: BenchOptions) -> BenchOutcome:
     with AdaptiveModel.open(folder, state_folder=options.work_folder / "device") as model:
         search = load_part(options, "search", model)
         model.profile(progress=options.progress)
-        found = model.adapt(
-            search.images[:200],
-            search.labels[:200],
-            Budget(latency_ratio=ADAPT_RATIO),
-            progress=options.progress,
-        )
+        goal, labels = Goal(latency_ratio=ADAPT_RATIO), search.labels[:200]
+        found = model.adapt(search.images[:200], goal, labels=labels, progress=options.progress)
         subnets = [model.bundle.supernet.original, *(one.subnet for one in found.pool)]
         problem = _problem(model, load_part(options, "calibration", model), list(dict.fromkeys(subnets))[:SUBNETS])
         figures, rows = _against_exhaustive(problem, options)
@@ -282,9 +280,10 @@ def _requirements(random: np.random.Generator, costs: Sequence[PlanCost], count:
 
 
 def _run_for_real(model: AdaptiveModel, options: BenchOptions) -> list[dict[str, object]]:
-    """Plans of ``plan_for`` over shaped links to a real server: predicted against measured latency and accuracy."""
+    """Plans of all kinds over shaped links to a real server: predicted against measured latency and accuracy."""
     private, report = (load_part(options, part, model) for part in ("calibration", "report"))
     images, labels = report.images[:RAN_SAMPLES], report.labels[:RAN_SAMPLES]
+    chose, _ = search_positions(private.labels, AdaptationSettings())
     name = model.bundle.manifest.name
     rows: list[dict[str, object]] = []
     with running_server(model.bundle.folder, data=options.work_folder / "server") as url:
@@ -292,14 +291,13 @@ def _run_for_real(model: AdaptiveModel, options: BenchOptions) -> list[dict[str,
             with slow_uplink(url, mbps=mbps) as (address, _):
                 remote = RemoteModel(server=address, model=f"{name}:images", privacy="inputs", timeout_s=TIMEOUT_S)
                 model.remote.connect(remote)
-                for requirement in (
-                    Requirement(accuracy=0.93, optimise="latency_ms", coverage=0.99),
-                    Requirement(latency_ms=1.5 * model.profile().original_ms, coverage=0.99),
+                for goal in (
+                    Goal(accuracy=0.93, optimise="latency_ms", coverage=0.99),
+                    Goal(latency_ms=1.5 * model.profile().original_ms, coverage=0.99),
                 ):
-                    planned = model.plan_for(private.images, private.labels, requirement, progress=options.progress)
-                    chose = np.arange(len(private.images)) % HELD_OUT != 0
+                    found = model.adapt(private.images, goal, KINDS, private.labels, progress=options.progress)
                     seen = _called(model, private.images[chose], private.labels[chose])
-                    rows.append(_ran(planned.choice, seen, _called(model, images, labels), mbps))
+                    rows.append(_ran(found.choice, seen, _called(model, images, labels), mbps))
     return rows[:RAN]
 
 

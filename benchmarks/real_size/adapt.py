@@ -14,9 +14,10 @@ from benchmarks.real_size.photographs import load_photographs
 from benchmarks.support.judged import answered_rightly
 from benchmarks.support.paired import bootstrap_points
 from benchmarks.support.subnets import load_subnet
-from device_sdk.policies.adaptation import SEARCH_S, AdaptationSettings
+from device_sdk.machine import peak_resident_bytes
+from device_sdk.policies.gathering import SEARCH_S, AdaptationSettings
 from device_sdk.runtimes import OnnxRuntime
-from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.goal import Goal
 from pathweave import AdaptiveModel
 
 _IMAGES, _QUICK_IMAGES = 300, 60
@@ -36,12 +37,12 @@ def measure(folder: Path, data_folder: Path, ratio: float, *, quick: bool) -> di
             started = time.perf_counter()
             full_ms = model.profile().original_ms
             figures["profile_seconds"] = time.perf_counter() - started
-            budget = Budget(latency_ms=ratio * full_ms)
-            found = model.adapt(private.images, private.labels, budget)
+            goal = Goal(latency_ms=ratio * full_ms)
+            found = model.adapt(private.images, goal, labels=private.labels)
             figures["adapt_seconds"] = time.perf_counter() - started
-            figures["adapt_peak_mb"] = _peak_mb()
+            figures["adapt_peak_mb"] = (peak_resident_bytes() or 0) / 1e6
             longer = AdaptationSettings(time_limit_s=SEARCH_S * (1 if quick else _LONGER))
-            best = model.adapt(private.images, private.labels, budget, settings=longer)
+            best = model.adapt(private.images, goal, labels=private.labels, settings=longer)
         report = load_photographs(data_folder, ("report",), limit=_QUICK_IMAGES if quick else None)
         inputs = report.inputs(model.bundle.manifest.preprocessing)
         loaded = {one.subnet: load_subnet(model.bundle, OnnxRuntime(threads=1), one.subnet) for one in (found, best)}
@@ -50,13 +51,6 @@ def measure(folder: Path, data_folder: Path, ratio: float, *, quick: bool) -> di
         figures["longer_search_gain_points"] = 100 * float(change.mean())
         _, figures["longer_search_gain_high_points"] = bootstrap_points(change)
     return figures
-
-
-def _peak_mb() -> float:
-    """The most that this process has had in memory; getrusage would count what its parent had when it began."""
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    [line] = [line for line in status.splitlines() if line.startswith("VmHWM:")]
-    return int(line.split()[1]) * 1024 / 1e6
 
 
 if __name__ == "__main__":

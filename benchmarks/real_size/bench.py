@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.real_size import data
-from benchmarks.real_size.choice import Chosen, choose
 from benchmarks.real_size.duels import UNTRAINED, Duel, figures_of, row_of
 from benchmarks.real_size.rivals import FULL, Rival, RivalName, best_rival, load_rivals
 from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
@@ -19,13 +18,19 @@ from benchmarks.support.subnets import load_subnet
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.confirmation import EQUAL_LATENCY
+from device_sdk.policies.chooser import Here, choose
+from device_sdk.policies.found import Found
+from device_sdk.policies.gathering import AdaptationSettings
+from device_sdk.policies.subnet_search import EQUAL_LATENCY
 from device_sdk.profiling.profile import profile
 from device_sdk.runtimes import OnnxRuntime
+from device_sdk.supernet.goal import Goal
+from device_sdk.supernet.plan import Plan
 
 RATIOS, QUICK_RATIOS = (0.8, 0.6, 0.45, 0.35, 0.25), (0.45,)
 LARGEST_DROPS = {0.45: 3.0, 0.35: 8.0, 0.25: 15.0}  # of the untrained bundle below the full model, in points
 SEARCH_S, QUICK_SEARCH_S = 20.0, 3.0
+HOLDOUT_SHARE = 0.05  # #search is small, and #report judges
 SEEDS, QUICK_SEEDS = 5, 1  # twenty would take two hours
 MODES = {"fp32": ("fp32",), "int8": ("fp32", "int8")}
 
@@ -54,7 +59,7 @@ def run(options: BenchOptions) -> BenchOutcome:
     and quantise the rivals: EfficientNet-Lite0, Lite1 and Lite2 at all sizes, as far as their weights can be had;
     3. measure rivals and choices in one interleaved run; 4. judge those that are within the largest budget.
     """
-    chosen: dict[Asked, Chosen] = {}
+    chosen: dict[Asked, Found] = {}
     models: dict[Model, Loaded] = {}
     for mode in (*MODES, UNTRAINED):
         for asked, one, loaded in _choices(options, mode):
@@ -89,19 +94,22 @@ def _asked_for(options: BenchOptions) -> int:
     return sum(len(_ratios(options, mode)) for mode in (*MODES, UNTRAINED)) * (QUICK_SEEDS if options.quick else SEEDS)
 
 
-def _choices(options: BenchOptions, mode: str) -> Iterator[tuple[Asked, Chosen, Loaded]]:
+def _choices(options: BenchOptions, mode: str) -> Iterator[tuple[Asked, Found, Loaded]]:
     """Every budget with every seed, of one profile; refused ones are left out."""
     runtime, names = OnnxRuntime(threads=1), MODES.get(mode, MODES["int8"])
     folder = data.bundle(options, trained=mode != UNTRAINED)
     bundle = Bundle.open(folder, accepts=lambda one: one.runtime == "onnxruntime" and one.name in names)
-    measured = profile(Workspace(bundle, runtime), progress=options.progress)
-    search = data.photographs(options, "search")
+    workspace, search = Workspace(bundle, runtime), data.photographs(options, "search")
+    here = Here(workspace, profile(workspace, progress=options.progress), Plan(bundle.supernet.original))
+    inputs = search.inputs(bundle.manifest.preprocessing)
     limit_s, seeds = (QUICK_SEARCH_S, QUICK_SEEDS) if options.quick else (SEARCH_S, SEEDS)
     for ratio in _ratios(options, mode):
         for seed in range(seeds):
+            goal = Goal(latency_ratio=ratio)
+            settings = AdaptationSettings(holdout_share=HOLDOUT_SHARE, time_limit_s=limit_s, seed=seed, use_prior=False)
             try:
                 one = choose(
-                    bundle, runtime, measured, search, ratio, seed=seed, limit_s=limit_s, progress=options.progress
+                    inputs, search.labels, goal, {"subnets"}, here, settings=settings, progress=options.progress
                 )
             except InfeasibleBudgetError:
                 continue
@@ -109,7 +117,7 @@ def _choices(options: BenchOptions, mode: str) -> Iterator[tuple[Asked, Chosen, 
 
 
 def _duel(
-    asked: Asked, chosen: Chosen, ratios: Mapping[Model, float], right: Mapping[Model, Right], rivals: list[Rival]
+    asked: Asked, chosen: Found, ratios: Mapping[Model, float], right: Mapping[Model, Right], rivals: list[Rival]
 ) -> Duel:
     """A choice over its budget meets rivals as slow as itself."""
     mode, budget_ratio, seed = asked

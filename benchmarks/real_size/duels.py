@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.real_size.choice import Chosen
 from benchmarks.real_size.rivals import Rival
 from benchmarks.support.judged import Right
 from benchmarks.support.paired import bootstrap_points
-from device_sdk.policies.confirmation import EQUAL_LATENCY
+from device_sdk.policies.found import Found
+from device_sdk.policies.subnet_search import EQUAL_LATENCY
 
 UNTRAINED = "untrained"
 
@@ -26,7 +26,7 @@ class Duel:
     mode: str
     budget_ratio: float
     seed: int
-    chosen: Chosen
+    chosen: Found
     ratio: float
     right: Right
     rival: Rival | None
@@ -69,7 +69,7 @@ def row_of(duel: Duel) -> dict[str, object]:
         "subnet": str(duel.chosen.subnet),
         "ratio": duel.ratio,
         "accuracy": 100 * float(duel.right.mean()),
-        "subnets_evaluated": duel.chosen.evaluated,
+        "subnets_evaluated": duel.chosen.considered,
         "search_seconds": duel.chosen.seconds,
     }
     if duel.rival is None:

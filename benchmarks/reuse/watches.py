@@ -8,8 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Protocol
 
-from device_sdk.runtimes.port import Array, LoadedStretch
-from device_sdk.runtimes.stop_signal import StopSignal
+from device_sdk.runtimes.port import Array, LoadedStretch, StopSignal
 from device_sdk.supernet.plan import Edge
 
 

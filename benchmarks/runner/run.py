@@ -189,7 +189,7 @@ def read_results(folder: Path) -> list[BenchResult]:
         except (msgspec.DecodeError, OSError) as error:
             raise DataError(f"{path} is not a bench result: {error}", hint="run that bench again") from error
     if not results:
-        raise DataError(f"there are no bench results in {folder}", hint="run one of: pathweave bench list")
+        raise DataError(f"there are no bench results in {folder}", hint="run one of: python -m benchmarks list")
     return results
 
 

@@ -23,8 +23,7 @@ from device_sdk.profiling.profile import profile
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
-from device_sdk.runtimes.port import Array, LoadedStretch
-from device_sdk.runtimes.stop_signal import StopSignal
+from device_sdk.runtimes.port import Array, LoadedStretch, StopSignal
 from device_sdk.search import PrefixTreeEvaluator
 from device_sdk.supernet.cost import MB, Budget, CostModel
 from device_sdk.supernet.paths import enumerate_subnets

@@ -23,11 +23,10 @@ from benchmarks.support.branch_zoo import ZooSetting, exit_accuracies, load_cifa
 from benchmarks.support.zoo_processes import trained_in_processes
 from packager.branch_zoo.cultivation import Grown
 from packager.branch_zoo.features import StemmedBatches, held_out_batches
-from packager.branch_zoo.few_shot import DATA_SHARE, retrain_to_least_loss
-from packager.branch_zoo.halving import KEPT_SHARE, RUNGS
 from packager.branch_zoo.modules import Branch
-from packager.branch_zoo.self_merge import MergedBranch
-from packager.branch_zoo.settings import ZooSettings
+from packager.branch_zoo.rungs import ZooSettings
+from packager.branch_zoo.selection import KEPT_SHARE, RUNGS
+from packager.branch_zoo.self_merge import DATA_SHARE, MergedBranch, retrain_to_least_loss
 from packager.branch_zoo.specs import parse
 from packager.exporting.export import export_blocks
 from packager.supernet.expansion import TrainableExit

@@ -10,7 +10,7 @@ import numpy as np
 from device_sdk.fragments.composition import Stretch
 from device_sdk.machine import resident_bytes
 from device_sdk.runtimes import OnnxRuntime
-from device_sdk.runtimes.allocator import give_back_freed_memory
+from device_sdk.runtimes.onnx_runtime import give_back_freed_memory
 
 
 def resident_of_sessions(stretches: Sequence[Stretch]) -> int:

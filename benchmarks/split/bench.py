@@ -23,12 +23,11 @@ from benchmarks.split.ways import MAX_DROP, OURS, Known, Way, plan_of, subnet_of
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.packing import Activations, pack, packet_bytes
 from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.offload.server_facts import server_profile
-from device_sdk.offload.tail import TAIL
-from device_sdk.policies.splitting.handling import JpegCoding
-from device_sdk.policies.splitting.path_splits import SplitCost
+from device_sdk.offload.tail import TAIL, server_profile
+from device_sdk.policies.splitting.path_splits import JpegCoding, SplitCost
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.plan import Plan
 from device_sdk.transports import make_transport
 from pathweave.server_process import running_server
@@ -114,7 +113,9 @@ def _known(
     name = model.bundle.manifest.name
     model.use(Plan(model.bundle.supernet.original))
     remote = RemoteModel(server=address, model=name + TAIL, privacy="inputs", timeout_s=TIMEOUT_S)
-    decision = model.split(remote)
+    model.remote.connect(remote)
+    decision = model.adapt(None, Goal(optimise="latency_ms"), {"split"}, take=False).split
+    assert decision is not None
     with contextlib.closing(make_transport(server)) as transport:
         theirs = server_profile(transport, server, name).cost_model()
     ours = model.profile().cost_model()

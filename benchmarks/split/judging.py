@@ -10,8 +10,7 @@ import numpy as np
 from benchmarks.split.networks import Judged
 from benchmarks.split.ways import FLOAT_BITS, Way, along, subnet_of
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.measured_splits.jpeg_inputs import JpegInputs
-from device_sdk.policies.measured_splits.measuring import SplitScore
+from device_sdk.policies.measured_splits.measuring import JpegInputs, SplitScore
 from device_sdk.policies.scores import score_of
 from device_sdk.policies.splitting.path_splits import SplitCost
 from device_sdk.session.samples import SampleChecker

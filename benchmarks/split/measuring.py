@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.split.ways import FLOAT_BITS, Way, plan_of, subnet_of
-from device_sdk.data.jpeg import encode_jpeg
+from device_sdk.data.image_files import encode_jpeg
 from device_sdk.data.preprocessing import fit_image
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.packing import Activations, pack

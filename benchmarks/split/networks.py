@@ -17,11 +17,10 @@ from benchmarks.two_stage.bench import segmentation
 from benchmarks.two_stage.models import PREPROCESSING, build, train
 from device_sdk import __version__
 from device_sdk.data.datasets import load_dataset
-from packager.inputs.job import Job
-from packager.inputs.job_loader import load_job
+from packager.data.target_data import TargetDataset
+from packager.inputs.job import Job, load_job
 from packager.inputs.model_loader import LoadedModel, Pixels
 from packager.inputs.recipe import Recipe, RenditionName
-from packager.inputs.target_data import TargetDataset
 from packager.pipeline import package
 
 RENDITIONS: tuple[RenditionName, ...] = ("fp32", "int8", "w4", "w2")

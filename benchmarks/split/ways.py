@@ -12,12 +12,10 @@ from benchmarks.auto_split.layer_graph import Layer, LayerGraph
 from benchmarks.auto_split.problem import Link, SplitProblem
 from benchmarks.support.minimum_cut import minimum_cut
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.offload.named_path import IMAGES, JPEG
+from device_sdk.offload.remote_model import IMAGES, JPEG
 from device_sdk.offload.tail import TAIL
-from device_sdk.policies.measured_splits.decision import SplitDecision, choose
-from device_sdk.policies.measured_splits.limits import DropJudge, SplitLimits
-from device_sdk.policies.splitting.handling import JpegCoding
-from device_sdk.policies.splitting.path_splits import SplitCost
+from device_sdk.policies.measured_splits.decision import DropJudge, SplitDecision, SplitLimits, choose
+from device_sdk.policies.splitting.path_splits import JpegCoding, SplitCost
 from device_sdk.supernet.cost import CostModel, Uplink
 from device_sdk.supernet.plan import Edge, Plan, RemoteRef, Split, Subnet
 

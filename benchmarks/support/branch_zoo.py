@@ -12,17 +12,16 @@ import torch
 from benchmarks.runner.run import BenchOptions
 from device_sdk.data.datasets import ImageDataset, load_dataset
 from device_sdk.policies.placement import ExitCandidate
-from packager.branch_zoo.branch_training import branch_accuracy
 from packager.branch_zoo.cultivation import Cultivation
 from packager.branch_zoo.features import held_out_batches
 from packager.branch_zoo.modules import Branch
-from packager.branch_zoo.settings import ZooSettings
-from packager.branch_zoo.survival import answer_times
+from packager.branch_zoo.plain import exit_positions
+from packager.branch_zoo.rungs import ZooSettings, branch_accuracy
+from packager.branch_zoo.selection import answer_times
+from packager.data.batches import BatchSource
 from packager.inputs.model_loader import LoadedModel, load_model
-from packager.supernet.exits import exit_positions
 from packager.supernet.expansion import Expansion, TrainableExit, expand
 from packager.tracing.traced_model import trace
-from packager.training.batches import BatchSource
 from packager.training.ranks import Ranks
 
 BATCH = 128

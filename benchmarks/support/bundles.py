@@ -10,8 +10,8 @@ from pathlib import Path
 
 from benchmarks.runner.run import BenchOptions
 from device_sdk import __version__
-from packager.assembly.ownership import REPORT
-from packager.inputs.job_loader import load_job
+from packager.inputs.job import load_job
+from packager.output.ownership import REPORT
 from packager.pipeline import package
 
 CHECKOUT = Path(__file__).parents[2]

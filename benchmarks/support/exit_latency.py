@@ -7,10 +7,10 @@ import numpy as np
 from benchmarks.runner.run import BenchOptions, Target
 from benchmarks.support.reference_bundles import Made, Part, accuracy, load_part
 from device_sdk.execution.loaded_plan import LoadedPlan
-from device_sdk.policies.calibration import CalibrationSettings
 from device_sdk.profiling.plans import mean_latencies_ms
 from device_sdk.runtimes import make_runtime
 from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.plan import Plan
 
 EXIT_TARGETS = {
@@ -18,7 +18,7 @@ EXIT_TARGETS = {
     "exit_accuracy_drop_points": Target(maximum=0.5),
 }
 # half of what is allowed: cross-validation on the calibration data has the drop on new samples up to twice as large
-SETTINGS = CalibrationSettings()  # as users have it
+EXITS_GOAL = Goal(optimise="latency_ms", max_drop=0.005)
 TIMED_SAMPLES, QUICK_SAMPLES = 1000, 100
 
 
@@ -30,7 +30,7 @@ def exit_early(made: Made, options: BenchOptions) -> Part:
         images = np.concatenate([calibration.images, search.images])  # nothing was searched: both are free
         labels = np.concatenate([calibration.labels, search.labels])
         without = accuracy(model, report)
-        found = model.calibrate(images, labels, settings=SETTINGS, progress=options.progress)
+        found = model.adapt(images, EXITS_GOAL, {"exits"}, labels, progress=options.progress)
         with_exits = accuracy(model, report)
         samples = model.prepare(report.images[: QUICK_SAMPLES if options.quick else TIMED_SAMPLES])
         runtime = make_runtime("onnxruntime", threads=1)
@@ -47,7 +47,7 @@ def exit_early(made: Made, options: BenchOptions) -> Part:
         "without_exits_ms": without_ms,
         "accuracy": with_exits,
         "accuracy_without_exits": without,
-        "share_early_calibration": 100 * found.share_early,
+        "share_early_calibration": 100 * found.expected.share_early,
         "thresholds": {choice.exit: choice.threshold for choice in found.plan.exits},
     }
     rows = [{"what": f"exit {exit_.id}", **_described(exit_.accuracy, exit_.macs)} for exit_ in exits.values()]

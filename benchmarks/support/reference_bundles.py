@@ -12,7 +12,7 @@ from benchmarks.runner.run import BenchOptions
 from device_sdk.data.datasets import ImageDataset, load_dataset
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import Answer
-from packager.inputs.job_loader import load_job
+from packager.inputs.job import load_job
 from packager.inputs.model_loader import LoadedModel
 from packager.pipeline import package
 

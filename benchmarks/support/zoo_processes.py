@@ -15,7 +15,7 @@ from benchmarks.support.branch_zoo import ZooSetting, zoo_setting
 from device_sdk.machine import usable_cores
 from device_sdk.progress import SilentProgress
 from packager.branch_zoo.cultivation import Cultivated
-from packager.branch_zoo.settings import ZooSettings
+from packager.branch_zoo.rungs import ZooSettings
 from packager.errors import TrainingError
 from packager.training.process_group import joined
 

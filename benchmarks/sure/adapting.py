@@ -11,9 +11,9 @@ from pathlib import Path
 from benchmarks.support.burner import every_core_burning
 from benchmarks.sure.networks import SureNetwork
 from device_sdk.errors import PathweaveError
-from device_sdk.policies.adaptation import AdaptationSettings
+from device_sdk.policies.gathering import AdaptationSettings
 from device_sdk.progress import Progress
-from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.plan import Subnet
 from pathweave import AdaptiveModel
 
@@ -75,7 +75,8 @@ def _run(model: AdaptiveModel, network: SureNetwork, condition: str, ratio: floa
     settings = AdaptationSettings(seed=seed, time_limit_s=network.time_limit_s, use_prior=False)
     private = network.private
     try:
-        found = model.adapt(private.images, private.labels, Budget(latency_ratio=ratio), settings=settings)
+        found = model.adapt(private.images, Goal(latency_ratio=ratio), labels=private.labels, settings=settings)
     except PathweaveError as error:
         return Run(condition, ratio, seed, None, None, 0, 0.0, str(error))
-    return Run(condition, ratio, seed, found.subnet, found.measured_ratio, found.subnets_evaluated, found.seconds)
+    ratio_here = None if found.measured is None else found.measured.ratio
+    return Run(condition, ratio, seed, found.subnet, ratio_here, found.considered, found.seconds)

@@ -12,9 +12,9 @@ import numpy as np
 
 from benchmarks.sure.networks import Images, SureNetwork
 from device_sdk.errors import PathweaveError
-from device_sdk.policies.adaptation import AdaptationSettings
+from device_sdk.policies.gathering import AdaptationSettings
 from device_sdk.progress import Progress
-from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.goal import Goal
 from pathweave import AdaptiveModel
 
 RATES_HZ = (5.0, 15.0, 30.0)
@@ -68,14 +68,14 @@ def served(
         for ratio, rate_hz in wanted:
             list(_paced(model, images, rate_hz, SERVED_BEFORE))
             settings = AdaptationSettings(time_limit_s=network.time_limit_s, use_prior=False)
-            budget = Budget(latency_ratio=ratio, percentile=SERVED_PERCENTILE)
+            goal, labels = Goal(latency_ratio=ratio, percentile=SERVED_PERCENTILE), network.private.labels
             task.advance()
             try:
-                found = model.adapt(network.private.images, network.private.labels, budget, settings=settings)
+                found = model.adapt(network.private.images, goal, labels=labels, settings=settings)
             except PathweaveError as error:
                 yield NotServed(ratio, str(error))
                 continue
-            budget_ms = found.budget.latency_ms
+            budget_ms = found.goal.latency_ms
             assert budget_ms is not None
             times = list(_paced(model, images, rate_hz, max(5, round(seconds * rate_hz))))
             yield Served(ratio, rate_hz, budget_ms, tuple(one for one, _ in times), tuple(one for _, one in times))

@@ -14,9 +14,10 @@ import numpy as np
 from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.bundles import CHECKOUT, adapted_bundle
 from benchmarks.support.reference_bundles import load_part
+from device_sdk.policies.gathering import AdaptationSettings
 from device_sdk.progress import Task
 from device_sdk.session.adaptive_model import AdaptiveModel
-from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.goal import Goal
 
 TARGETS = {
     "recover_p95_s": Target(maximum=1.0),
@@ -38,10 +39,11 @@ def run(options: BenchOptions) -> BenchOutcome:
     folder, state = adapted_bundle(options), options.work_folder / "state"
     with AdaptiveModel.open(folder, state_folder=state) as model:
         search, report = (load_part(options, part, model) for part in ("search", "report"))
-        budget = Budget(latency_ratio=LATENCY_RATIO)
         count = 100 if options.quick else len(search.images)
         images, labels = search.images[:count], search.labels[:count]
-        found = model.adapt(images, labels, budget, live=True, progress=options.progress)
+        goal, settings = Goal(latency_ratio=LATENCY_RATIO), AdaptationSettings(fill_pool=True)
+        found = model.adapt(images, goal, labels=labels, settings=settings, progress=options.progress)
+        assert found.measured is not None
         np.save(options.work_folder / "inputs.npy", model.prepare(report.images[:INPUTS]))
     cycles, crowd = (QUICK_CYCLES, QUICK_CROWD_CYCLES) if options.quick else (CYCLES, CROWD_CYCLES)
     with options.progress.task("burner on and off", cycles + crowd) as task:
@@ -64,7 +66,12 @@ def run(options: BenchOptions) -> BenchOutcome:
         "worst_stall_ms": measured["worst_stall_ms"],
     }
     table: list[dict[str, object]] = [
-        {"what": "budget", "latency_ms": found.budget.latency_ms, "chosen_ms": found.measured_ms, **measured["pool"]}
+        {
+            "what": "budget",
+            "latency_ms": found.goal.latency_ms,
+            "chosen_ms": found.measured.latency_ms,
+            **measured["pool"],
+        }
     ]
     table += [{"what": "burner", **one} for one in measured["cycles"]]
     table += [{"what": "switch", **one} for one in switches]

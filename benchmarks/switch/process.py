@@ -81,7 +81,7 @@ def measure(folder: Path, state: Path, inputs: Path, cycles: int, crowd: int) ->
         requests = Requests(np.load(inputs), _expected(model, pool, np.load(inputs)))
         events = sum(1 for _ in read_log(model.log.path))
         model.warm_up()
-        model.watch()
+        model.live.start("latency")
         best = best_within(pool.candidates, scaled(pool.budget, 1.0, LiveSettings()))
         assert best is not None
         good = {one.subnet for one in pool.candidates if one.expected_accuracy >= best.expected_accuracy}

@@ -14,10 +14,10 @@ from benchmarks.two_stage.choice import Chooser, Judge
 from benchmarks.two_stage.metrics import map50_percent, miou_percent
 from benchmarks.two_stage.models import PREPROCESSING, Kind, build, train
 from device_sdk.machine import peak_resident_bytes
+from packager.data.target_data import TargetDataset, load_label_maps, load_voc
 from packager.inputs.job import Job
 from packager.inputs.model_loader import LoadedModel
 from packager.inputs.recipe import Recipe
-from packager.inputs.target_data import TargetDataset, load_label_maps, load_voc
 from packager.pipeline import package
 from packager.tasks import Detection, LearningTask, Segmentation
 from packager.tasks.segmentation import IGNORED

@@ -13,11 +13,11 @@ from torch.nn import functional
 
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.progress import Progress
-from packager.inputs.target_data import TargetDataset
+from packager.data.batches import BatchSource
+from packager.data.target_data import TargetDataset
 from packager.inputs.two_stage import TwoStage
 from packager.inputs.weights import read_state_dict
 from packager.tasks import LearningTask
-from packager.training.batches import BatchSource
 from packager.zoo.resnet import cifar_resnet
 
 LAYERS = 20

@@ -20,8 +20,8 @@ from benchmarks.support.branch_zoo import ZooSetting, exit_accuracies, load_cifa
 from benchmarks.support.zoo_processes import process_count, trained_in_processes
 from device_sdk.policies.placement import expectation, place
 from packager.branch_zoo.cultivation import Cultivated
-from packager.branch_zoo.halving import KEPT_SHARE, RUNGS
-from packager.branch_zoo.settings import ZooSettings
+from packager.branch_zoo.rungs import ZooSettings
+from packager.branch_zoo.selection import KEPT_SHARE, RUNGS
 from packager.branch_zoo.specs import GRID, parse
 
 TARGETS = {"minutes": Target(maximum=30.0), "branches": Target(minimum=420.0)}

@@ -11,8 +11,15 @@ import os
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from device_sdk.bundles.held_blobs import FETCH_AGAIN, HeldBlobs
-from device_sdk.bundles.held_part import EVERYTHING, ChoosePart, HeldPart, blob_names, everything
+from device_sdk.bundles.held_part import (
+    EVERYTHING,
+    FETCH_AGAIN,
+    ChoosePart,
+    HeldBlobs,
+    HeldPart,
+    blob_names,
+    everything,
+)
 from device_sdk.bundles.manifest import Manifest
 from device_sdk.bundles.manifest_reading import decode_manifest
 from device_sdk.bundles.runnable import RenditionFilter, part_with_exits, runnable_part

@@ -1,8 +1,4 @@
-"""A bundle's part in a hybrid: a base for devices and a global model for a server, bound to each other by digests.
-
-Source: Hybrid §2. The manifest of each part names the path that runs and a digest of what the other part's path runs;
-the base's also has the plan, with the trained router, which names the global bundle's own digest.
-"""
+"""What binds the two bundles of a hybrid."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.hybrid import path_digest
 from device_sdk.errors import BundleError, PathweaveError
-from device_sdk.supernet.plan import Ask, Plan
-from device_sdk.supernet.plan_json import decode_plan
+from device_sdk.supernet.plan import Ask, Plan, decode_plan
 
 
 def hybrid_plan(bundle: Bundle) -> Plan:
@@ -47,4 +46,4 @@ def require_pair(base: Bundle, global_: Bundle) -> None:
     }
     for complaint, is_bound in bound.items():
         if not is_bound:
-            raise BundleError(complaint, hint="take both bundles from one run of package-hybrid")
+            raise BundleError(complaint, hint="take both bundles from one run of package --pair")

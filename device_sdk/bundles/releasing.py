@@ -14,9 +14,8 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import StorageError, UsageError
 from device_sdk.files.atomic import write_atomically
 from device_sdk.signing import signatures
-from device_sdk.signing.key_list import KEYS_MAX_BYTES, list_digest, pinned_list
-from device_sdk.signing.release import RELEASE, RELEASE_CONTEXT, Release, utc
-from device_sdk.signing.signed_json import LATEST_S, Envelope, encode_envelope
+from device_sdk.signing.release import KEYS_MAX_BYTES, RELEASE, RELEASE_CONTEXT, Release, list_digest, pinned_list, utc
+from device_sdk.signing.signatures import LATEST_S, Envelope, encode_envelope
 from device_sdk.signing.trust import TrustedKeys
 
 DAY_S = 24 * 3600
@@ -34,7 +33,7 @@ def read_chain(folder: Path) -> TrustedKeys:
     """
     numbers = list_numbers(folder, "json")
     if not numbers:
-        raise UsageError(f"{folder} has no key list", hint="pathweave key list new, then sign")
+        raise UsageError(f"{folder} has no key list", hint="pathweave sign key list new, then sign")
     if numbers != list(range(numbers[0], numbers[0] + len(numbers))):
         raise UsageError(f"{folder} lacks one of the key lists {numbers[0]} to {numbers[-1]}")
     first = read_list(folder / f"{numbers[0]}.json")
@@ -62,14 +61,15 @@ def require_usable(chain: TrustedKeys, private_key: Path, now_s: int) -> None:
     newest = chain.newest
     if signatures.public_half(private_key) not in newest.release_keys:
         raise UsageError(
-            f"{private_key} is not a release key of list {newest.number}", hint="pathweave key list next --add-release"
+            f"{private_key} is not a release key of list {newest.number}",
+            hint="pathweave sign key list next --add-release",
         )
     if now_s < newest.signed_at_s - DAY_S:  # clocks of two machines differ a little
         raise UsageError(f"list {newest.number} was made on {utc(newest.signed_at_s)}, but it is {utc(now_s)} here")
     if now_s > newest.expires_at_s:
         raise UsageError(
             f"list {newest.number} expired on {utc(newest.expires_at_s)}: devices install nothing by it",
-            hint="pathweave key list next, then sign",
+            hint="pathweave sign key list next, then sign",
         )
 
 

@@ -11,7 +11,7 @@ import click
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE
 
 if TYPE_CHECKING:
-    from device_sdk.policies.deciding.promises import Promise
+    from device_sdk.policies.deciding.thresholds import Promise
     from device_sdk.policies.found import Found, Measured
     from device_sdk.policies.hybrid.choice import HybridChoice
     from device_sdk.policies.planning.choice import Choice
@@ -26,7 +26,7 @@ def found_summary(found: Found, *, taken: bool) -> dict[str, Any]:
     import msgspec
 
     from device_sdk.commands.split_report import split_summary
-    from device_sdk.supernet.plan_json import encode_plan
+    from device_sdk.supernet.plan import encode_plan
 
     choice = found.choice
     limits = {name: value for name, value in msgspec.structs.asdict(found.goal).items() if value is not None}
@@ -113,7 +113,8 @@ def _lines(found: Found) -> Iterator[str]:
     if found.held_out is not None:
         accuracy, mean_ms = _cells(found.held_out)[:2]
         full = "" if found.full_accuracy is None else f" (full model {found.full_accuracy:.1%})"
-        yield f"on {found.judged} samples that did not choose: accuracy {accuracy}{full}, {mean_ms} ms predicted"
+        took = "" if found.held_out.latency_ms is None else f", {mean_ms} ms predicted"
+        yield f"on {found.judged} samples that did not choose: accuracy {accuracy}{full}{took}"
     if found.accuracy_interval is not None:
         low, high = found.accuracy_interval
         yield f"expected on new samples like these: {low:.1%} to {high:.1%}"
@@ -157,7 +158,7 @@ def _print_kinds(found: Found) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from device_sdk.policies.exits.timed_exits import without_timed_exits
+    from device_sdk.policies.exits.placed_exits import without_timed_exits
 
     options, chosen = found.by_kind, without_timed_exits(found.plan)
     energy = any(one.cost.energy_mj is not None for one in options.values())

@@ -98,7 +98,7 @@ def fetch(
 
 
 def _read_plan(path: Path) -> Plan:
-    from device_sdk.supernet.plan_json import decode_plan
+    from device_sdk.supernet.plan import decode_plan
 
     try:
         with path.open("rb") as file:
@@ -113,7 +113,7 @@ def _read_plan(path: Path) -> Plan:
 def part_summary(model: AdaptiveModel) -> dict[str, Any]:
     """Part of the bundle on this device, and the plan in use."""
     from device_sdk.execution.part_sizes import part_sizes
-    from device_sdk.supernet.plan_json import encode_plan
+    from device_sdk.supernet.plan import encode_plan
 
     split = model.plan.split
     return {

@@ -15,8 +15,7 @@ from device_sdk.data.class_names import ClassNames
 from device_sdk.data.image_files import Pixels
 from device_sdk.data.preprocessing import Preprocessing, fit_image, resize_image
 from device_sdk.data.records import Records, hash_of
-from device_sdk.data.source_report import SourceReport
-from device_sdk.data.sources import open_records
+from device_sdk.data.sources import SourceReport, open_records
 from device_sdk.errors import CorruptImageError, DataError, UsageError
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.random_source import SplitMix64

@@ -1,8 +1,4 @@
-"""Private samples of a search, prepared on demand at any input size of the bundle.
-
-A few hundred prepared photographs take several hundred megabytes, so they stay 8-bit pixels until their batch is
-evaluated.
-"""
+"""Samples as a search takes them: prepared when they are needed, at any input size, and views of them."""
 
 from __future__ import annotations
 
@@ -13,6 +9,23 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.data.preprocessing import Preprocessing, as_pixels, fit_image, prepare
+
+_MOVED = 3 / 32  # of the shorter side
+_MOVES = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))
+VIEWS = 2 * len(_MOVES)
+
+
+def views(inputs: npt.NDArray[np.float32]) -> Iterator[npt.NDArray[np.float32]]:
+    """Each view of all prepared samples [count, channels, height, width]; the first one is the samples themselves."""
+    height, width = inputs.shape[2:]
+    by = max(1, round(_MOVED * min(height, width)))
+    for mirrored in (False, True):
+        own = inputs[..., ::-1] if mirrored else inputs
+        padded = np.pad(own, ((0, 0), (0, 0), (by, by), (by, by)), mode="reflect")
+        for down, right in _MOVES:
+            top, left = by * (1 + down), by * (1 + right)
+            yield np.ascontiguousarray(padded[..., top : top + height, left : left + width])
+
 
 KEPT_BYTES = 100_000_000  # of resized pixels
 
@@ -53,21 +66,28 @@ class PreparedInputs:
 class RawInputs:
     """Raw images uint8 [height, width, channels], of any sizes, prepared when their batch is taken.
 
-    ``input_shape``: [channels, height, width] at the model's own size. Resized pixels are cached, up to ``KEPT_BYTES``,
-    since a search takes every image at every input size repeatedly.
+    ``input_shape``: [channels, height, width] at the model's own size; ``positions``: of the images that are samples,
+    default all. Resized pixels are cached, up to ``KEPT_BYTES``, since a search takes every image at every input size
+    repeatedly.
     """
 
     def __init__(
-        self, images: Sequence[npt.NDArray[np.uint8]], preprocessing: Preprocessing, input_shape: Shape
+        self,
+        images: Sequence[npt.NDArray[np.uint8]],
+        preprocessing: Preprocessing,
+        input_shape: Shape,
+        *,
+        positions: npt.NDArray[np.int64] | None = None,
     ) -> None:
         self._images = images
+        self._positions = np.arange(len(images)) if positions is None else positions
         self._preprocessing = preprocessing
         self._shape = input_shape
         self._fitted: dict[tuple[int, tuple[int, ...]], npt.NDArray[np.uint8]] = {}
         self._kept_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._images)
+        return len(self._positions)
 
     def check(self, position: int) -> None:
         """Raise InputError unless this image can be prepared."""
@@ -79,7 +99,7 @@ class RawInputs:
 
     def subset(self, positions: npt.NDArray[np.int64]) -> RawInputs:
         """See the port."""
-        return RawInputs([self._images[int(position)] for position in positions], self._preprocessing, self._shape)
+        return RawInputs(self._images, self._preprocessing, self._shape, positions=self._positions[positions])
 
     def _prepared(self, position: int, input_size: tuple[int, ...]) -> Floats:
         height, width = input_size or self._shape[1:]
@@ -90,7 +110,7 @@ class RawInputs:
         """The image in ``size``, or unchanged if the preprocessing does not resize."""
         key = (position, size)
         if key not in self._fitted:
-            pixels = as_pixels(self._images[position], channels=self._preprocessing.channels)
+            pixels = as_pixels(self._images[int(self._positions[position])], channels=self._preprocessing.channels)
             fitted = fit_image(pixels, self._preprocessing, size=size) if self._preprocessing.resize else pixels
             if self._kept_bytes + fitted.nbytes > KEPT_BYTES:
                 return fitted

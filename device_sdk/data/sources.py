@@ -1,21 +1,72 @@
-"""Opens images wherever they are, for the packager and for devices alike, by the same rules.
-
-Folders and zips with one folder per class or none, lists in CSV files, WebDataset shards (tar files), Hugging Face
-``datasets`` on disk, scikit-learn's digits, and single files. A new kind is a function that returns ``Records`` and a
-line in here.
-"""
+"""Where images come from: the kind of a source, and a report of what was left out."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from device_sdk.data.archive_records import shard_records, zip_records
 from device_sdk.data.file_names import is_image
-from device_sdk.data.file_records import folder_records, listed_records, single_record
-from device_sdk.data.library_records import digit_records, hub_records
-from device_sdk.data.records import Records, split_reference
+from device_sdk.data.records import (
+    Records,
+    digit_records,
+    folder_records,
+    hub_records,
+    listed_records,
+    shard_records,
+    single_record,
+    some_of,
+    split_reference,
+    zip_records,
+)
 from device_sdk.errors import DataError
+
+MAX_CORRUPT_SHARE = 0.1  # of a set; more are refused instead of left out
+_NAMED = 3  # images named in a message
+
+
+@dataclass(frozen=True)
+class SourceReport:
+    """``seen``: images of the part that was read; ``used``: of these. ``corrupt``: reasons why images were left out, by
+    name; ``others``: sentences on other files there that were left out.
+    """
+
+    location: str
+    seen: int
+    corrupt: Mapping[str, str]
+    others: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, records: Records, corrupt: Mapping[int, str]) -> SourceReport:
+        """``corrupt``: reasons by position in ``records``."""
+        reasons = {records.names[position]: corrupt[position] for position in sorted(corrupt)}
+        return cls(records.location, len(records), reasons, records.left_out)
+
+    @property
+    def used(self) -> int:
+        """The number of images that are used."""
+        return self.seen - len(self.corrupt)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A sentence on each kind of file that was left out."""
+        if not self.corrupt:
+            return self.others
+        left_out = f"{len(self.corrupt)} of {self.seen} images are corrupt and were left out"
+        return (f"{left_out}: {some_of(list(self.corrupt))}", *self.others)
+
+    def require_few_corrupt(self) -> None:
+        """Refuse a set of which more than a tenth is corrupt.
+
+        Raises:
+            DataError: it is; names the first few, with the reasons.
+        """
+        if len(self.corrupt) > MAX_CORRUPT_SHARE * self.seen:
+            raise DataError(
+                f"{len(self.corrupt)} of the {self.seen} images of {self.location} are corrupt,"
+                f" more than {MAX_CORRUPT_SHARE:.0%}: {'; '.join(list(self.corrupt.values())[:_NAMED])}",
+                hint="replace or delete them",
+            )
 
 
 def open_records(reference: str, *, labelled: bool = True) -> Records:

@@ -16,8 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from device_sdk.errors import BlobError, StorageError
-from device_sdk.files.atomic import make_folder, storage_errors, sync_folder
-from device_sdk.files.writers import in_use, unique
+from device_sdk.files.atomic import in_use, make_folder, storage_errors, sync_folder, unique
 
 COPY_BYTES = 1_000_000
 

@@ -1,20 +1,63 @@
-"""Downloads a bundle's blobs to the store: resumes interrupted transfers, refuses altered blobs."""
+"""Blobs from a server: missing ones fetched, resumed, verified and written."""
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from typing import Literal
 
 from device_sdk.bundles.bundle import BLOBS
 from device_sdk.delivery.blob_writer import BlobWriter
-from device_sdk.delivery.ranges import next_step, request_headers, strong_etag
 from device_sdk.delivery.schedule import Schedule, transient
 from device_sdk.delivery.store import BundleStore
 from device_sdk.errors import BlobError, TransferError
-from device_sdk.transports.port import Reply, Transport
-from device_sdk.transports.replies import require_success
+from device_sdk.transports.port import Reply, Transport, require_success
+
+NextStep = Literal["append", "replace", "complete", "again"]
+
+_CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/(?:([0-9]{1,18})|\*)")
+
+
+def request_headers(offset: int, etag: str | None) -> dict[str, str]:
+    """Headers that request the bytes from ``offset`` on, on condition that the entity tag is still ``etag``.
+
+    Without an etag the range is unconditional; the digest check detects a mismatch.
+    """
+    headers = {"Accept-Encoding": "identity"}  # ranges count encoded bytes
+    if offset:
+        headers["Range"] = f"bytes={offset}-"
+        if etag is not None:
+            headers["If-Range"] = etag
+    return headers
+
+
+def strong_etag(headers: Mapping[str, str]) -> str | None:
+    """The etag of a reply, if it is a strong one, else None."""
+    etag = headers.get("etag", "")
+    return etag if len(etag) > 2 and etag[0] == etag[-1] == '"' else None
+
+
+def next_step(status: int, headers: Mapping[str, str], *, offset: int) -> NextStep:
+    """Handling of the response, of status 200, 206 or 416, to a request from ``offset`` on.
+
+    ``append``: append the body; ``replace``: discard the bytes received so far and store the body; ``complete``: all
+    bytes were received before; ``again``: discard them and request the whole blob.
+    """
+    if status == 200:
+        return "replace" if offset else "append"
+    match = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
+    if match is None:
+        return "again"
+    start, _, total = match.groups()
+    if status == 206 and start is not None and int(start) == offset:
+        return "append"
+    if status == 416 and start is None and total is not None and int(total) == offset > 0:
+        return "complete"
+    return "again"
+
 
 CONNECTIONS = 4
 UNSIZED_MAX_BYTES = 2**31  # limit of a blob whose size the manifest does not state; protobuf has the same limit

@@ -32,9 +32,7 @@ from device_sdk.signing.release import (
     require_unexpired,
 )
 from device_sdk.signing.trust import SignedParts, Trust, Trustable, TrustedKeys, load_trust
-from device_sdk.transports.addresses import base
-from device_sdk.transports.port import Clock, Deadlines, Transport
-from device_sdk.transports.replies import require_success
+from device_sdk.transports.port import Clock, Deadlines, Transport, base, require_success
 
 ATTEMPTS = 5
 REPLACED_TRIES = 3  # restarts after the server has replaced the bundle during the download
@@ -42,7 +40,7 @@ SIGNATURE_MAX_BYTES = 1024  # a signature has 64; the rest is for error pages
 DEADLINES = Deadlines(idle_s=10.0, total_s=600.0)  # of the first download
 UPDATE_DEADLINES = Deadlines(idle_s=5.0, total_s=20.0)  # where the last good bundle can open instead
 
-_RELEASE = "who publishes the bundle makes it: pathweave release sign"
+_RELEASE = "who publishes the bundle makes it: pathweave sign release sign"
 
 _log = logging.getLogger(__name__)
 

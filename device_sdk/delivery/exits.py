@@ -11,8 +11,7 @@ from device_sdk.delivery.download import ATTEMPTS
 from device_sdk.delivery.schedule import Schedule
 from device_sdk.delivery.store import BundleStore
 from device_sdk.progress import Progress, SilentProgress
-from device_sdk.transports.addresses import base
-from device_sdk.transports.port import Clock, Deadlines, Transport
+from device_sdk.transports.port import Clock, Deadlines, Transport, base
 
 DEADLINES = Deadlines(idle_s=5.0, total_s=60.0)
 

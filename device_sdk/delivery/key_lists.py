@@ -13,7 +13,7 @@ from pathlib import Path
 from device_sdk.delivery.store import BundleStore
 from device_sdk.errors import BundleError, RefusedError
 from device_sdk.files.atomic import write_if_changed
-from device_sdk.signing.key_list import KEYS, KEYS_MAX_BYTES, list_name
+from device_sdk.signing.release import KEYS, KEYS_MAX_BYTES, list_name
 from device_sdk.signing.trust import Trust, TrustedKeys
 
 LISTS_AT_ONCE = 64  # fetched in one delivery; the next one goes on

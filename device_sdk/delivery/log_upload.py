@@ -12,12 +12,10 @@ from typing import Annotated, BinaryIO
 import msgspec
 
 from device_sdk.errors import ProtocolError, UsageError
+from device_sdk.files.atomic import decode_json
 from device_sdk.files.rotated_file import files_of, opened_files
-from device_sdk.files.untrusted_json import decode_json
 from device_sdk.progress import Progress, SilentProgress
-from device_sdk.transports.addresses import base
-from device_sdk.transports.port import Deadlines, Transport
-from device_sdk.transports.replies import read_all, require_success
+from device_sdk.transports.port import Deadlines, Transport, base, read_all, require_success
 
 BODY_MAX_BYTES = 1_000_000  # the server's limit is four times as large
 LINE_MAX_BYTES = 64_000

@@ -11,7 +11,7 @@ import re
 import msgspec
 
 from device_sdk.errors import BundleError, RollbackError
-from device_sdk.files.untrusted_json import decode_json
+from device_sdk.files.atomic import decode_json
 from device_sdk.signing.release import TimeMark
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")

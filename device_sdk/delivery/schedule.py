@@ -1,4 +1,4 @@
-"""Deadlines, minimum rate, retries and backoff of a delivery."""
+"""When a transfer is tried again, and when it is given up."""
 
 from __future__ import annotations
 

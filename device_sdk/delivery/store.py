@@ -1,22 +1,4 @@
-"""A device's store of downloaded bundles.
-
-```
-blobs/<sha256>                            shared by all bundles and versions; verified before the rename
-bundles/<name>/<sha256>/manifest.json     a bundle by the digest of its manifest, with manifest.sig and release.json
-bundles/<name>/current                    the digest of the last good bundle
-bundles/<name>/previous                   the digest of the one before it
-bundles/<name>/mark, mark.copy            the highest version, its digest, and the addresses it came from (see marks)
-bundles/<name>/time, time.copy            the latest time that a release of it was signed at (see time_marks)
-keys/<sha256>.json, .copy                 the key list after the one with this digest (see key_lists)
-partial/                                  blobs being downloaded (see blob_writer)
-lock, installing                          advisory locks
-```
-
-Files are written atomically, by a rename. Several processes may use one store at once: ``lock`` is held exclusively
-for the few writes that make a bundle the last good one. ``installing`` is shared by fetching processes and held
-exclusively to delete unneeded files. Without locks each file is still whole, and a mark raised by another process
-still counts.
-"""
+"""The store of fetched bundles: leases, and collecting what is not used."""
 
 from __future__ import annotations
 
@@ -24,6 +6,7 @@ import contextlib
 import hashlib
 import logging
 import re
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -31,19 +14,80 @@ from pathlib import Path
 
 from device_sdk.bundles.bundle import MANIFEST, SIGNATURE
 from device_sdk.bundles.manifest_reading import decode_manifest
-from device_sdk.delivery.blob_writer import BlobWriter
+from device_sdk.delivery.blob_writer import BlobWriter, orphans
 from device_sdk.delivery.marks import ADDRESSES_MAX, Mark, decode_mark, encode_mark, refuse_other_name, refuse_rollback
 from device_sdk.errors import BundleError
-from device_sdk.files.atomic import storage_errors, write_if_changed
-from device_sdk.files.locks import Lease, exclusive, shared
-from device_sdk.signing.release import RELEASE
+from device_sdk.files.atomic import remove_temporaries, storage_errors, write_if_changed
+from device_sdk.files.locks import Lease, exclusive, shared, try_exclusive
+from device_sdk.signing.release import KEYS, RELEASE
 from device_sdk.supernet.blocks import IDENTIFIER
-from device_sdk.transports.addresses import base
+from device_sdk.transports.port import base
 
-CURRENT, PREVIOUS, MARKS = "current", "previous", ("mark.copy", "mark")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")  # what a store names its blobs and bundles by; anything else is not its own
 
 _log = logging.getLogger(__name__)
+
+
+def collect(store: BundleStore) -> int:
+    """Delete what no bundle needs, unless another process fetches or tests one now; returns the bytes of its blobs.
+
+    A bundle stays that a record refers to (current, previous, mark), and one that a process has open (a lease). If the
+    manifest of one of these cannot be read, all blobs stay. Errors of the disk are ignored: the next call tries again.
+    """
+    if not store.bundles.is_dir():
+        return 0
+    with try_exclusive(store.folder / "installing") as alone:
+        if not alone:
+            return 0
+        for path in list(orphans(store.partial)):
+            _delete(path)
+        remove_temporaries(store.folder / KEYS)
+        kept = [folder for name in store.names() for folder in _kept_bundles(store, name)]
+        return _collect_blobs(store, kept)
+
+
+def _kept_bundles(store: BundleStore, name: str) -> list[Path]:
+    """The folders that stay; deletes the others."""
+    parent, needed = store.bundles / name, store.digests_of(name)
+    remove_temporaries(parent)
+    kept = []
+    for folder in [path for path in parent.iterdir() if path.is_dir() and _DIGEST.fullmatch(path.name)]:
+        with try_exclusive(folder) as unused:
+            if folder.name in needed or not unused:
+                remove_temporaries(folder)
+                kept.append(folder)
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+    return kept
+
+
+def _collect_blobs(store: BundleStore, bundles: list[Path]) -> int:
+    needed: set[str] = set()
+    for folder in bundles:
+        try:
+            needed.update(decode_manifest((folder / MANIFEST).read_bytes()).blobs())
+        except (OSError, BundleError) as error:
+            _log.warning("blobs stay, since %s cannot be read: %s", folder / MANIFEST, error)
+            return 0
+    freed_bytes = 0
+    with contextlib.suppress(OSError):
+        for path in list(store.blobs.iterdir()):
+            if path.name not in needed and _DIGEST.fullmatch(path.name):
+                freed_bytes += _delete(path)
+    return freed_bytes
+
+
+def _delete(path: Path) -> int:
+    """Delete a file; returns its size, or 0 if that failed."""
+    try:
+        size = path.stat().st_size
+        path.unlink()
+    except OSError:
+        return 0
+    return size
+
+
+CURRENT, PREVIOUS, MARKS = "current", "previous", ("mark.copy", "mark")
 
 
 @dataclass(frozen=True)

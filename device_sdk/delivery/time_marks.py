@@ -8,8 +8,7 @@ from pathlib import Path
 from device_sdk.delivery.marks import decode_time_mark, encode_mark
 from device_sdk.delivery.store import BundleStore
 from device_sdk.files.atomic import write_if_changed
-from device_sdk.signing.key_list import KeyList
-from device_sdk.signing.release import Release, TimeMark, raised
+from device_sdk.signing.release import KeyList, Release, TimeMark, raised
 
 COPIES = ("time.copy", "time")
 

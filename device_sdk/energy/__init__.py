@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from device_sdk.energy.port import Energy, EnergyMeter
-from device_sdk.energy.power_model import PowerModel
+from device_sdk.energy.port import Energy, EnergyMeter, PowerModel
 from device_sdk.energy.rapl import Rapl, find_rapl
 from device_sdk.energy.sysfs_rails import SysfsRails, find_rails
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from device_sdk.energy.port import Energy
-from device_sdk.energy.sampling import INTERVAL_S, Clock
+from device_sdk.energy.port import INTERVAL_S, Clock, Energy
 
 _READ_EVERY_S = 10.0  # far below the minutes after which a counter wraps
 _MJ_PER_UJ = 1e-3

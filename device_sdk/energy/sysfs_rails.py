@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_sdk.energy.port import Energy
-from device_sdk.energy.sampling import measure_by_sampling
+from device_sdk.energy.port import Energy, measure_by_sampling
 
 # Rails that carry the total power, of the board or of its module; the other rails are parts of them.
 TOTALS = ("VIN", "VDD_IN", "POM_5V_IN")

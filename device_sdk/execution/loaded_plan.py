@@ -1,9 +1,4 @@
-"""Running a plan: segment by segment, so that blocks behind a taken exit are never computed.
-
-A segment is the stretch from one exit of the plan to the next together with the branch at its end, composed into one
-model (docs/bundle_format.md), or under a memory cap into several that are loaded in turns (``paging``). Samples that an
-exit answers or sends to a server leave the batch; the others go on, here or at a server.
-"""
+"""A plan that is loaded: its segments, and which answer each sample gets."""
 
 from __future__ import annotations
 
@@ -16,22 +11,24 @@ import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import UsageError
-from device_sdk.execution.deciders import leaving
 from device_sdk.execution.loaded_segments import LoadedSegments
-from device_sdk.execution.memory_cap import MemoryCap
-from device_sdk.execution.outcome import AFTER_FAILURE as AFTER_FAILURE
-from device_sdk.execution.outcome import AT_END as AT_END
-from device_sdk.execution.outcome import AT_SERVER as AT_SERVER
-from device_sdk.execution.outcome import UNANSWERED as UNANSWERED
-from device_sdk.execution.outcome import Answers, KeptActivations, Waiting
-from device_sdk.execution.outcome import Outcome as Outcome
+from device_sdk.execution.outcome import (
+    AFTER_FAILURE,
+    AT_END,
+    AT_SERVER,
+    UNANSWERED,
+    Answers,
+    KeptActivations,
+    Outcome,
+    Waiting,
+)
 from device_sdk.execution.plan_segments import segments, steps
-from device_sdk.execution.running_calls import RunningCalls
+from device_sdk.execution.running_calls import MemoryCap, RunningCalls
 from device_sdk.execution.stepped_plan import SteppedPlan
-from device_sdk.runtimes.allocator import give_back_freed_memory
-from device_sdk.runtimes.port import Array, Runtime
-from device_sdk.runtimes.stop_signal import StopSignal
+from device_sdk.runtimes.onnx_runtime import give_back_freed_memory
+from device_sdk.runtimes.port import Array, Runtime, StopSignal
 from device_sdk.supernet.cost import EdgeCost
+from device_sdk.supernet.deciders.port import leaving
 from device_sdk.supernet.plan import Edge, Plan
 
 RunTail = Callable[[Sequence[Array]], Array | None]

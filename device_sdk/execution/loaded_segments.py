@@ -1,18 +1,57 @@
-"""Loads segments of a bundle for a runtime: each as one model, or under a memory cap in pages."""
+"""The loaded segments of a plan, whose answers are corrected by its prior."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from typing import overload
+
+import numpy as np
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.execution.class_prior import CorrectedStretch
-from device_sdk.execution.memory_cap import MemoryCap
 from device_sdk.execution.paging import PagedSegments, resident_bytes
 from device_sdk.execution.plan_segments import PlanSegment
-from device_sdk.runtimes.port import LoadedStretch, Runtime
+from device_sdk.execution.running_calls import MemoryCap
+from device_sdk.runtimes.port import Array, LoadedStretch, Runtime, StopSignal
 from device_sdk.supernet.cost import EdgeCost
 from device_sdk.supernet.plan import Edge, ExitChoice, Prior
+
+
+def logit_offsets(prior: Prior) -> Array:
+    """Offset of each class's logit under ``prior``: float32 [classes]."""
+    return np.asarray(prior.temperature * np.array(prior.log_ratios), dtype=np.float32)
+
+
+@overload
+def corrected(logits: Array, prior: Prior | None) -> Array: ...
+@overload
+def corrected(logits: Array | None, prior: Prior | None) -> Array | None: ...
+def corrected(logits: Array | None, prior: Prior | None) -> Array | None:
+    """``logits`` [..., classes] under ``prior``; the same array without one, None where there are none."""
+    return logits if logits is None or prior is None else logits + logit_offsets(prior)
+
+
+class CorrectedStretch:
+    """A stretch whose last output is logits, under a prior. Implements the port."""
+
+    def __init__(self, stretch: LoadedStretch, prior: Prior) -> None:
+        self._stretch, self._offsets = stretch, logit_offsets(prior)
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """See the port."""
+        return self._corrected(self._stretch.run(inputs))
+
+    def run_until(self, inputs: Sequence[Array], stop: StopSignal) -> list[Array] | None:
+        """See the port."""
+        outputs = self._stretch.run_until(inputs, stop)
+        return None if outputs is None else self._corrected(outputs)
+
+    def close(self) -> None:
+        """See the port."""
+        self._stretch.close()
+
+    def _corrected(self, outputs: list[Array]) -> list[Array]:
+        return [*outputs[:-1], outputs[-1] + self._offsets]
 
 
 class LoadedSegments:

@@ -1,7 +1,4 @@
-"""A plan under a memory cap: its path in pages that are loaded when they are needed (AdaptiveNet §6: block by block).
-
-Blobs of a plan are held open and read whenever a page is loaded; only the runtime's sessions stay in memory.
-"""
+"""Running more than fits into memory: what is loaded at once, planned and done."""
 
 from __future__ import annotations
 
@@ -9,16 +6,30 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.held_blobs import HeldBlobs
+from device_sdk.bundles.held_part import HeldBlobs
 from device_sdk.errors import BudgetError
-from device_sdk.execution.memory_cap import MemoryCap
-from device_sdk.execution.pager import Page, PagedStretch, Pager
-from device_sdk.execution.paging_plan import Footprint, Piece, all_stay, check_cap, footprint, least_cap_bytes, pages
+from device_sdk.execution.pager import (
+    Footprint,
+    Page,
+    PagedStretch,
+    Pager,
+    Piece,
+    all_stay,
+    check_cap,
+    footprint,
+    least_cap_bytes,
+    pages,
+)
 from device_sdk.execution.plan_segments import PlanSegment, segments
+from device_sdk.execution.running_calls import MemoryCap
 from device_sdk.fragments.composition import Stretch
 from device_sdk.runtimes.port import LoadedStretch, Runtime
 from device_sdk.supernet.cost import EdgeCost
 from device_sdk.supernet.plan import Edge, ExitChoice, Plan
+
+# Measured with ONNX Runtime 1.31: 40 MB of convolutions take 4.3 to 4.9 times their size while they are loaded and 1.01
+# times once the allocator has given back what it freed; matrix products 3.0 to 3.8 times (docs/adr/0016-paging.md).
+
 
 _INNER_TENSORS = 4  # what a block computes inside, in sizes of its inputs and outputs, where it was not measured
 

@@ -1,4 +1,4 @@
-"""The plan that answers now, and its exchange for another one under running calls."""
+"""The plan in use: exchanged in one assignment while calls run, freed by the last that uses it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import numpy as np
 
 from device_sdk.errors import BudgetError, ClosedError, ForkedError
 from device_sdk.execution.loaded_plan import LoadedPlan
-from device_sdk.execution.memory_cap import MemoryCap, PlanRetired
-from device_sdk.execution.service_times import ServiceTimes
+from device_sdk.execution.running_calls import MemoryCap, PlanRetired, ServiceTimes
 from device_sdk.execution.workspace import Workspace
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.plan import Plan
+
+_PACE_CALLS, _LEAST_PACE_CALLS = 33, 9
+
 
 _TIMED_BATCHES = 4  # batch sizes; the one that came first goes
 

@@ -1,4 +1,4 @@
-"""The self-test: whether a bundle computes here what its golden vectors say."""
+"""The self-test of a bundle: every block against its golden outputs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from device_sdk.bundles.golden import golden_inputs, matches
-from device_sdk.errors import SelfTestError
+from device_sdk.bundles.runnable import golden_inputs, matches
+from device_sdk.errors import (
+    SelfTestError,
+)
 from device_sdk.execution.workspace import Workspace
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.supernet.blocks import CutPoint, Golden

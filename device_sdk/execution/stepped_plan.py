@@ -1,29 +1,104 @@
-"""A plan that runs exit by exit, on this device alone, and can be ended between and within its steps.
-
-A step is a segment up to an answer. Every exit is evaluated, whatever its threshold; samples whose confidence reaches
-the threshold keep that answer, as in any run of the plan. The others take the answer of each later step.
-"""
+"""A plan that runs step by step, up to the next answer: how long each takes, and the last that is in time."""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.execution.deciders import confidence
 from device_sdk.execution.loaded_segments import LoadedSegments
-from device_sdk.execution.memory_cap import PlanRetired
 from device_sdk.execution.outcome import Answers, Outcome
 from device_sdk.execution.plan_segments import PlanSegment
-from device_sdk.execution.running_calls import RunningCalls
-from device_sdk.execution.step_times import StepTimes
-from device_sdk.runtimes.port import Array, LoadedStretch
-from device_sdk.runtimes.stop_signal import StopSignal
+from device_sdk.execution.running_calls import PlanRetired, RunningCalls
+from device_sdk.runtimes.port import Array, LoadedStretch, StopSignal
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.plan import ExitChoice
+
+QUANTILE = 0.99  # of the times of earlier runs: a deadline is kept this often
+RECENT_RUNS = 9  # whose median says how slow the device is now
+
+
+def slowness(runs_ms: Sequence[Sequence[float]], typical_ms: Sequence[float]) -> float:
+    """Slowdown of the last runs against ``typical_ms``: the upper median of their ratios; 1 without runs.
+
+    ``runs_ms``: per run, the oldest first, the milliseconds of its first steps, at least one.
+    """
+    ratios = sorted(sum(run) / sum(typical_ms[: len(run)]) for run in runs_ms[-RECENT_RUNS:])
+    return ratios[len(ratios) // 2] if ratios else 1.0
+
+
+def answer_times_ms(
+    runs_ms: Sequence[Sequence[float]],
+    typical_ms: Sequence[float],
+    *,
+    present_slowness: float | None = None,
+    quantile: float = QUANTILE,
+) -> list[float]:
+    """Milliseconds from the start within which each step answers, in all but ``1 - quantile`` of the runs.
+
+    Steps that a run did not reach count as ``typical_ms`` times the ``slowness`` of the runs. ``present_slowness``:
+    that of ordinary calls; if it is above that of the runs, all times are scaled by the ratio of the two.
+    """
+    now = slowness(runs_ms, typical_ms)
+    scale = 1.0 if present_slowness is None else max(1.0, present_slowness / now)
+    if not runs_ms:
+        return [scale * float(one) for one in np.cumsum(typical_ms)]
+    whole = np.tile(now * np.asarray(typical_ms, dtype=np.float64), (len(runs_ms), 1))
+    for row, run in zip(whole, runs_ms, strict=True):
+        row[: len(run)] = run
+    rank = max(math.ceil(quantile * len(runs_ms)) - 1, 0)
+    return [scale * float(one) for one in np.sort(np.cumsum(whole, axis=1), axis=0)[rank]]
+
+
+def last_in_time(times_ms: Sequence[float], deadline_ms: float) -> int | None:
+    """The last step that answers within ``deadline_ms``; None if not even the first does."""
+    found = None
+    for number, time_ms in enumerate(times_ms):
+        if time_ms <= deadline_ms:
+            found = number
+    return found
+
+
+KEPT_RUNS = 128  # at most
+KEPT_S = 2.0  # older ones go, but for the last RECENT_RUNS
+
+
+class StepTimes:
+    """The times of the last runs of one batch size. ``typical_ms``: of each step, when it was measured. Thread-safe."""
+
+    def __init__(self, typical_ms: Sequence[float], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.typical_ms = tuple(typical_ms)
+        self._clock = clock
+        self._lock = threading.Lock()  # guards the next
+        self._runs: deque[tuple[float, tuple[float, ...]]] = deque(maxlen=KEPT_RUNS)
+
+    def record(self, run_ms: Sequence[float]) -> None:
+        """Record the times of a run's first steps; a run that ended before its first answer is ignored."""
+        if run_ms:
+            with self._lock:
+                self._runs.append((self._clock(), tuple(run_ms)))
+
+    def slowness(self) -> float:
+        """See ``deadline.slowness``."""
+        return slowness(self._last(), self.typical_ms)
+
+    def answer_times_ms(self, present_slowness: float | None = None) -> list[float]:
+        """See ``deadline.answer_times_ms``."""
+        return answer_times_ms(self._last(), self.typical_ms, present_slowness=present_slowness)
+
+    def _last(self) -> list[tuple[float, ...]]:
+        with self._lock:
+            oldest_s = self._clock() - KEPT_S
+            while len(self._runs) > RECENT_RUNS and self._runs[0][0] < oldest_s:
+                self._runs.popleft()
+            return [run_ms for _, run_ms in self._runs]
+
 
 _WARM_UPS, _MEASURED_RUNS = 2, 10
 _BATCH_SIZES = 8  # whose times are kept

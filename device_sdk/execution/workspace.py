@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.execution.loaded_segments import LoadedSegments, load_part
-from device_sdk.execution.memory_cap import MemoryCap
+from device_sdk.execution.pager import Footprint
 from device_sdk.execution.paging import each_edge, largest_batch, one_model_footprint, room_beside_largest
-from device_sdk.execution.paging_plan import Footprint
 from device_sdk.execution.plan_segments import PlanSegment
+from device_sdk.execution.running_calls import MemoryCap
 from device_sdk.runtimes.port import LoadedStretch, Runtime
 from device_sdk.supernet.cost import EdgeCost
 from device_sdk.supernet.plan import Edge, ExitChoice, Plan, Prior

@@ -1,16 +1,20 @@
-"""Atomic file writes, and the removal of what a killed writer left."""
+"""Files that are written whole or not at all, folders with one writer, and JSON from files that are not trusted."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import re
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from device_sdk.errors import StorageError
-from device_sdk.files.writers import in_use, own_suffix
 
 _TEMPORARY = re.compile(r"\..+\.([0-9]{1,10})\.([0-9a-f]+)\.tmp")
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM, errno.ENOSYS})
@@ -99,3 +103,49 @@ def storage_errors(path: Path) -> Iterator[None]:
             f"cannot write {path}: {error.strerror or error}",
             hint="free some space or choose another folder",
         ) from error
+
+
+_RUN = secrets.token_hex(8)  # identifies this process run: process ids are recycled
+_numbers = itertools.count()
+
+
+def own_suffix() -> str:
+    """``<process id>.<unique>``: part of the name of a file that this process writes."""
+    return f"{os.getpid()}.{unique()}"
+
+
+def unique() -> str:
+    """Hexadecimal digits, unique in this run and different in every other."""
+    return f"{_RUN}{next(_numbers):x}"
+
+
+def in_use(process: int, unique: str) -> bool:
+    """True if the writer ``process``, which chose ``unique``, may still run. Process 0 stands for none."""
+    if process == 0:
+        return False
+    if process == os.getpid():
+        return unique.startswith(_RUN)
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+Decoded = TypeVar("Decoded")
+
+
+def decode_json(data: bytes, kind: type[Decoded]) -> Decoded:
+    """``data`` as a ``kind``; unknown fields are ignored.
+
+    Raises:
+        ValueError: not JSON, not UTF-8, nested too deeply, or not a ``kind``; the message says which and where.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from error

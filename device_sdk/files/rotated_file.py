@@ -1,7 +1,4 @@
-"""Line-based log files with rotation by size.
-
-``NAME`` is the newest file, ``NAME.1`` the one before it, and so on. Several processes may append to one file.
-"""
+"""A file of lines that several processes append to, within a limit."""
 
 from __future__ import annotations
 

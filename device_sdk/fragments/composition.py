@@ -1,9 +1,4 @@
-"""Composition of a runnable ONNX model for a stretch of blocks, by concatenating fragments.
-
-A fragment is a serialized ``GraphProto`` that has only nodes and initializers. Protobuf merges repeated occurrences
-of a message field, so a model is: header, one ``graph`` field per fragment, one more with name, inputs and outputs
-(docs/bundle_format.md).
-"""
+"""Models of any path: fragments concatenated as protobuf fields of one graph."""
 
 from __future__ import annotations
 
@@ -15,6 +10,9 @@ from device_sdk.fragments import protobuf
 from device_sdk.fragments.fragment import Fragment, read_fragment
 from device_sdk.fragments.sizes import check_sizes
 from device_sdk.supernet.blocks import TensorSpec
+
+VARINT, FIXED64, LENGTH_DELIMITED, FIXED32 = 0, 1, 2, 5
+
 
 # field numbers of onnx.proto
 _MODEL_IR_VERSION, _MODEL_GRAPH, _MODEL_OPSET_IMPORT = 1, 7, 8

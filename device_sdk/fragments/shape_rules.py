@@ -1,38 +1,230 @@
-"""Shape inference for the operators that bound the tensors inside a model; others give unknown shapes.
-
-Rules follow onnx.ai/onnx/operators. Where a rule does not apply, the result is unknown, except for shape-driven
-operators, which must be determined.
-"""
+"""Shapes of what a graph computes, operator by operator, from known values and the shapes of its inputs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from device_sdk.fragments.known_values import (
-    MAX_EXTENT,
-    Attributes,
-    Given,
-    Inferred,
-    Shape,
-    UndeterminedError,
-    broadcast,
-    given_at,
-    integers_of,
-    known_values,
-    shape_of,
-)
-from device_sdk.fragments.layer_shapes import (
-    convolved,
-    gemm,
-    matrix_product,
-    pooled,
-    rearranged,
-    transposed_convolution,
-    unpooled,
-)
+
+class UndeterminedError(Exception):
+    """The size that a shape-driven operator is told is unknown."""
+
+
+class Inferred:
+    """A tensor's ``shape`` (None: unknown) and, if it is a short one that is known, its ``values``."""
+
+    __slots__ = ("shape", "values")
+
+    def __init__(self, shape: Sequence[int] | None, values: npt.NDArray[Any] | None = None) -> None:
+        self.shape = None if shape is None else tuple(map(int, shape))
+        self.values = values
+
+
+Given = Sequence[Inferred | None]
+Attributes = Mapping[bytes, Any]
+Shape = tuple[int, ...]
+MAX_VALUES = 1024  # a shape or a list of axes is short
+_MAX_PRODUCT = 1 << 20  # of the lengths of the operands: none of the results can be longer
+MAX_EXTENT = 1 << 48  # products of such extents are exact in Python, and above every limit
+
+
+def known_values(operator: str, given: Given, attributes: Attributes) -> npt.NDArray[Any] | None:
+    """The values of an output that is computed from shapes and short constants; else None."""
+    if operator == "Shape" and given and given[0] is not None and given[0].shape is not None:
+        shape = given[0].shape
+        return np.array(shape[attributes.get(b"start", 0) : attributes.get(b"end", len(shape))], np.int64)
+    if operator == "Size" and given and given[0] is not None and given[0].shape is not None:
+        return np.array(min(math.prod(given[0].shape), MAX_EXTENT), np.int64)
+    if operator == "Constant":
+        return _constant(attributes)
+    operands = [one.values for one in given if one is not None and one.values is not None]
+    if operator not in _ARITHMETIC or not operands or len(operands) < len(given):
+        return None
+    if operator != "Concat" and math.prod(max(one.size, 1) for one in operands) > _MAX_PRODUCT:
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            found = np.asarray(_ARITHMETIC[operator](attributes, *operands))
+    except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError):
+        return None
+    return found if found.size <= MAX_VALUES else None
+
+
+def _constant(attributes: Attributes) -> npt.NDArray[Any] | None:
+    for name, found in attributes.items():
+        if name == b"value" and isinstance(found, Inferred):
+            return found.values
+        if name in (b"value_int", b"value_ints") and found is not None:
+            return np.array(found, np.int64)
+    return None
+
+
+def _filled(attributes: Attributes, shape: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if math.prod(max(int(extent), 0) for extent in shape) > MAX_VALUES:
+        raise ValueError("too long for a shape")
+    value = attributes.get(b"value")
+    return np.full(shape, 0 if value is None else value.values[0])
+
+
+def _sliced(_: Attributes, data: npt.NDArray[Any], *bounds: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    starts, ends, *more = bounds
+    axes = more[0] if more else range(len(starts))
+    steps = more[1] if len(more) > 1 else [1] * len(starts)
+    index = [slice(None)] * data.ndim
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        index[int(axis)] = slice(int(start), int(end), int(step))
+    return data[tuple(index)]
+
+
+def _axes_of(attributes: Attributes, axes: Sequence[npt.NDArray[Any]]) -> Shape:
+    found = axes[0].ravel() if axes else attributes.get(b"axes", ())
+    return tuple(map(int, found))
+
+
+_ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "Abs": lambda _, a: np.abs(a),
+    "Add": lambda _, a, b: a + b,
+    "Cast": lambda given, a: a.astype(np.float64 if given.get(b"to") in (1, 10, 11, 16) else np.int64),
+    "Ceil": lambda _, a: np.ceil(a),
+    "Concat": lambda given, *all_: np.concatenate(all_, given.get(b"axis", 0)),
+    "ConstantOfShape": lambda given, shape: _filled(given, shape),
+    "Div": lambda _, a, b: a / b if a.dtype.kind == "f" else np.where(b == 0, 0, np.trunc(a / b)).astype(np.int64),
+    "Equal": lambda _, a, b: (a == b).astype(np.int64),
+    "Floor": lambda _, a: np.floor(a),
+    "Gather": lambda given, a, index: np.take(a, index, given.get(b"axis", 0)),
+    "Identity": lambda _, a: a,
+    "Max": lambda _, *all_: np.maximum.reduce(np.broadcast_arrays(*all_)),
+    "Min": lambda _, *all_: np.minimum.reduce(np.broadcast_arrays(*all_)),
+    "Mod": lambda _, a, b: np.fmod(a, b),
+    "Mul": lambda _, a, b: a * b,
+    "Neg": lambda _, a: -a,
+    "ReduceProd": lambda given, a, *axes: np.prod(
+        a, axis=_axes_of(given, axes) or None, keepdims=bool(given.get(b"keepdims", 1))
+    ),
+    "Reshape": lambda _, a, shape: a.reshape(shape),
+    "Slice": _sliced,
+    "Squeeze": lambda given, a, *axes: np.squeeze(a, _axes_of(given, axes) or None),
+    "Sub": lambda _, a, b: a - b,
+    "Unsqueeze": lambda given, a, *axes: np.expand_dims(a, _axes_of(given, axes)),
+    "Where": lambda _, condition, a, b: np.where(condition, a, b),
+}
+
+
+def shape_of(given: Given, index: int) -> Shape:
+    """The shape of an input; UndeterminedError if it is unknown or absent."""
+    found = given[index]
+    if found is None or found.shape is None:
+        raise UndeterminedError
+    return found.shape
+
+
+def integers_of(given: Given, index: int) -> Shape:
+    """The values of an input as integers between −2⁴⁸ and 2⁴⁸."""
+    found = given[index]
+    if found is None or found.values is None:
+        raise UndeterminedError
+    return tuple(max(-MAX_EXTENT, min(int(value), MAX_EXTENT)) for value in found.values.ravel())
+
+
+def given_at(given: Given, index: int) -> Inferred | None:
+    """An input that may be left out."""
+    return given[index] if index < len(given) else None
+
+
+def broadcast(shapes: Sequence[Shape]) -> Shape:
+    """The shape that operands of these shapes are broadcast to."""
+    rank = max(map(len, shapes))
+    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    # 0 only meets 0 and 1
+    return tuple(0 if 0 in extents else max(extents) for extents in zip(*padded, strict=True))
+
+
+def convolved(given: Given, attributes: Attributes) -> Shape:
+    """Conv and ConvInteger."""
+    shape, weight = shape_of(given, 0), shape_of(given, 1)
+    return (shape[0], weight[0], *_windows(shape[2:], attributes.get(b"kernel_shape") or weight[2:], attributes))
+
+
+def pooled(given: Given, attributes: Attributes) -> Shape:
+    """AveragePool, LpPool and MaxPool."""
+    shape = shape_of(given, 0)
+    return (*shape[:2], *_windows(shape[2:], attributes[b"kernel_shape"], attributes))
+
+
+def _windows(extents: Shape, kernel: Shape, attributes: Attributes) -> Shape:
+    rank = len(kernel)
+    strides = attributes.get(b"strides") or (1,) * rank
+    dilations = attributes.get(b"dilations") or (1,) * rank
+    pads = attributes.get(b"pads") or (0,) * 2 * rank
+    if str(attributes.get(b"auto_pad", b"NOTSET"), "ascii") not in ("NOTSET", "VALID"):
+        return tuple(-(-extent // stride) for extent, stride in zip(extents, strides, strict=True))
+    found = []
+    for axis, (extent, size) in enumerate(zip(extents, kernel, strict=True)):
+        room = extent + pads[axis] + pads[axis + rank] - dilations[axis] * (size - 1) - 1
+        steps = -(-room // strides[axis]) if attributes.get(b"ceil_mode") else room // strides[axis]
+        found.append(max(steps + 1, 0))
+    return tuple(found)
+
+
+def transposed_convolution(given: Given, attributes: Attributes) -> Shape:
+    """ConvTranspose."""
+    shape, weight = shape_of(given, 0), shape_of(given, 1)
+    channels, kernel = weight[1] * attributes.get(b"group", 1), weight[2:]
+    told = attributes.get(b"output_shape")
+    if told:
+        return (shape[0], channels, *told[-len(kernel) :])
+    strides, dilations, more = (
+        attributes.get(name) or (default,) * len(kernel)
+        for name, default in ((b"strides", 1), (b"dilations", 1), (b"output_padding", 0))
+    )
+    pads = attributes.get(b"pads") or (0,) * 2 * len(kernel)
+    spatial = (
+        strides[i] * (shape[2 + i] - 1) + more[i] + (kernel[i] - 1) * dilations[i] + 1 - pads[i] - pads[i + len(kernel)]
+        for i in range(len(kernel))
+    )
+    return (shape[0], channels, *spatial)
+
+
+def unpooled(given: Given, attributes: Attributes) -> Shape:
+    """MaxUnpool."""
+    if given_at(given, 2) is not None:
+        return integers_of(given, 2)
+    shape, kernel = shape_of(given, 0), attributes[b"kernel_shape"]
+    strides = attributes.get(b"strides") or (1,) * len(kernel)
+    spatial = zip(shape[2:], kernel, strides, strict=True)
+    return (*shape[:2], *((extent - 1) * stride + size for extent, size, stride in spatial))
+
+
+def matrix_product(given: Given, _: Attributes) -> Shape:
+    """MatMul."""
+    left, right = shape_of(given, 0), shape_of(given, 1)
+    if len(left) < 2 or len(right) < 2:
+        return left[:-1] + right[:-2] + right[-1:] * (len(right) > 1)
+    return (*broadcast([left[:-2], right[:-2]]), left[-2], right[-1])
+
+
+def gemm(given: Given, attributes: Attributes) -> Shape:
+    """Gemm."""
+    left, right = shape_of(given, 0), shape_of(given, 1)
+    return (left[1 if attributes.get(b"transA") else 0], right[0 if attributes.get(b"transB") else 1])
+
+
+def rearranged(grow: bool) -> Callable[[Given, Attributes], Shape]:
+    """DepthToSpace and SpaceToDepth."""
+
+    def rule(given: Given, attributes: Attributes) -> Shape:
+        batch, channels, height, width = shape_of(given, 0)
+        side = attributes[b"blocksize"]
+        if grow:
+            return batch, channels // side**2, height * side, width * side
+        return batch, channels * side**2, height // side, width // side
+
+    return rule
+
 
 _OF_THE_FIRST = """
     Abs Acos Acosh Asin Asinh Atan Atanh BatchNormalization BitwiseNot Cast CastLike Ceil Celu Clip Cos Cosh CumProd

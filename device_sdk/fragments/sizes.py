@@ -1,11 +1,4 @@
-"""Bounds on the tensors inside a composed model, found before a session exists.
-
-A few bytes can demand gigabytes: ``Expand`` to a shape that is stored beside it, ``ConstantOfShape``, ``Tile``. Shapes
-are inferred at batch 1 from the stretch's inputs (``shape_rules``). Each inferred tensor, and all outputs of
-shape-driven operators together, must stay below a limit. The size that a shape-driven operator is told must be a
-constant or follow from shapes. Not bounded: tensors whose shape these rules do not infer, and growth that is not linear
-in the batch.
-"""
+"""Bounds on what a fragment takes: its tensors and memory."""
 
 from __future__ import annotations
 
@@ -16,9 +9,12 @@ import numpy as np
 
 from device_sdk.errors import CompositionError
 from device_sdk.fragments.fragment import Fragment, Node, Tensor
-from device_sdk.fragments.known_values import MAX_VALUES, Inferred, UndeterminedError
-from device_sdk.fragments.shape_rules import SHAPE_DRIVEN, infer
+from device_sdk.fragments.shape_rules import MAX_VALUES, SHAPE_DRIVEN, Inferred, UndeterminedError, infer
 from device_sdk.supernet.blocks import TensorSpec
+
+# Bytes per element of the element types, by number in onnx.proto. Strings, complex numbers and those below 8 bits are
+# left out.
+
 
 MIN_LIMIT_ELEMENTS = 64 << 20  # 256 MB of float32
 _GROWTH = 64  # times the largest tensor at the ends

@@ -1,7 +1,4 @@
-"""Live update: a thread that watches service times and exchanges the subnet when the device has changed.
-
-Source: AdaptiveNet §5.3. ``live.switching`` decides; here are the clock, the thread and the plans.
-"""
+"""Live update: watches service times and exchanges the plan."""
 
 from __future__ import annotations
 
@@ -9,22 +6,130 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from device_sdk.errors import ClosedError, ForkedError, PathweaveError, StorageError
 from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.execution.plan_in_use import Active, PlanInUse
-from device_sdk.execution.service_times import ServiceTimes
-from device_sdk.live import live_events
-from device_sdk.live.background_search import BackgroundSearch, Search, SearchOutcome
+from device_sdk.execution.running_calls import ServiceTimes
 from device_sdk.live.plan_pool import PlanPool
+from device_sdk.live.pool_search import BackgroundSearch, Search, SearchOutcome
 from device_sdk.live.switching import Decision, LastSwitch, LiveSettings, beside, bounds_ms, decide, likely_next, scaled
-from device_sdk.live.warm_plans import PreparedPlan, WarmPlans
-from device_sdk.logs.adaptation_log import AdaptationLog
+from device_sdk.logs.adaptation_log import AdaptationLog, OutOfReach, Searched, Switched, SwitchFailed, Watching
 from device_sdk.search.port import Candidate
-from device_sdk.supernet.cost import MB
+from device_sdk.supernet.cost import MB, Budget
 from device_sdk.supernet.plan import Plan, Subnet
+
+
+def watching(pool: PlanPool, subnet: Subnet) -> Watching:
+    """Live update began with ``subnet`` in use."""
+    latencies_ms = [one.cost.latency_ms for one in pool.candidates]
+    return Watching(
+        budget_latency_ms=_latency_ms(pool.budget),
+        budget_memory_mb=pool.budget.memory_mb,
+        subnet=str(subnet),
+        candidates=len(pool.candidates),
+        fastest_ms=min(latencies_ms),
+        slowest_ms=max(latencies_ms),
+    )
+
+
+def switched(
+    decision: Decision, old: Subnet, target: Candidate, *, prepare_ms: float, ahead: bool, exchange_ms: float
+) -> Switched:
+    """The subnet ``old`` was exchanged for ``target``."""
+    return Switched(
+        why=decision.why,
+        old_subnet=str(old),
+        subnet=str(target.subnet),
+        drift_ratio=decision.ratio,
+        service_ms=decision.service_ms,
+        expected_ms=decision.ratio * target.cost.latency_ms,
+        prepare_ms=prepare_ms,
+        ahead=ahead,
+        exchange_ms=exchange_ms,
+    )
+
+
+def switch_failed(subnet: Subnet, error: PathweaveError) -> SwitchFailed:
+    """``subnet`` could not be made ready."""
+    return SwitchFailed(subnet=str(subnet), failure=str(error))
+
+
+def out_of_reach(budget: Budget, ratio: float, fastest_ms: float, *, searching: bool) -> OutOfReach:
+    """Nothing keeps ``budget`` at this drift ratio."""
+    return OutOfReach(
+        budget_latency_ms=_latency_ms(budget), drift_ratio=ratio, fastest_ms=ratio * fastest_ms, searching=searching
+    )
+
+
+def searched(budget: Budget, ratio: float, *, candidates: int, seconds: float, failure: str | None) -> Searched:
+    """A search in the background, at ``budget`` of predicted latency, ended."""
+    return Searched(
+        budget_latency_ms=_latency_ms(budget),
+        drift_ratio=ratio,
+        candidates=candidates,
+        seconds=seconds,
+        failure=failure,
+    )
+
+
+def _latency_ms(budget: Budget) -> float:
+    assert budget.latency_ms is not None
+    return budget.latency_ms
+
+
+@dataclass(frozen=True)
+class PreparedPlan:
+    """A plan, the model that runs it, and how long it took to make it ready."""
+
+    plan: Plan
+    loaded: LoadedPlan
+    prepare_ms: float
+
+
+class WarmPlans:
+    """Prepared plans under a cap of bytes, by the predicted peak of their subnets. Changed by one thread.
+
+    Plans are dropped, never closed: a call may still run one.
+    """
+
+    def __init__(self) -> None:
+        self._ready: dict[Subnet, PreparedPlan] = {}
+
+    @property
+    def subnets(self) -> frozenset[Subnet]:
+        """The subnets that are ready. Thread-safe."""
+        return frozenset(self._ready.copy())
+
+    def want(self, candidates: Sequence[Candidate], *, cap_bytes: int) -> list[Candidate]:
+        """Keep the first of ``candidates`` that fit under the cap together and drop the rest; those to be prepared."""
+        wanted: list[Candidate] = []
+        left = cap_bytes
+        for one in candidates:
+            if one.cost.peak_bytes <= left:
+                wanted.append(one)
+                left -= one.cost.peak_bytes
+        subnets = {one.subnet for one in wanted}
+        self._ready = {subnet: ready for subnet, ready in self._ready.items() if subnet in subnets}
+        return [one for one in wanted if one.subnet not in self._ready]
+
+    def put(self, prepared: PreparedPlan) -> None:
+        """Keep a plan until ``want`` drops it."""
+        self._ready[prepared.plan.subnet] = prepared
+
+    def take(self, plan: Plan) -> PreparedPlan | None:
+        """The prepared model of just this plan, if there is one; it is not kept any longer."""
+        ready = self._ready.get(plan.subnet)
+        if ready is None or ready.plan != plan:
+            return None
+        return self._ready.pop(plan.subnet)
+
+    def clear(self) -> None:
+        """Drop all."""
+        self._ready.clear()
+
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +181,7 @@ class LiveUpdate:
     def start(self) -> None:
         """Watch the active plan, whose subnet is in the pool, from now on."""
         self.follow()
-        self._log.write(live_events.watching(self.pool, self._in_use.running().plan.subnet))
+        self._log.write(watching(self.pool, self._in_use.running().plan.subnet))
         self._wake.set()  # something can be prepared right away
         self._thread.start()
 
@@ -171,7 +276,7 @@ class LiveUpdate:
         self._warm.put(PreparedPlan(active.plan, active.loaded, 0.0))
         self._ahead_wanted = True
         self._log.write(
-            live_events.switched(
+            switched(
                 decision,
                 active.plan.subnet,
                 target,
@@ -207,7 +312,7 @@ class LiveUpdate:
             loaded = self._in_use.prepare(plan)
         except PathweaveError as error:
             if plan.subnet not in self._failed_s:
-                self._log.write(live_events.switch_failed(plan.subnet, error))
+                self._log.write(switch_failed(plan.subnet, error))
             self._failed_s[plan.subnet] = self._clock()
             self._wake.set()  # the next best may do
             return None
@@ -252,7 +357,7 @@ class LiveUpdate:
             return
         self._reach_noted_s = now_s
         fastest_ms = min(one.cost.latency_ms for one in self.pool.candidates)
-        self._log.write(live_events.out_of_reach(self.pool.budget, decision.ratio, fastest_ms, searching=searching))
+        self._log.write(out_of_reach(self.pool.budget, decision.ratio, fastest_ms, searching=searching))
 
     def _search_again(self, ratio: float) -> bool:
         if self._searching is None:
@@ -269,7 +374,7 @@ class LiveUpdate:
             except StorageError as error:
                 _log.warning("the plan pool cannot be kept: %s", error)
         self._log.write(
-            live_events.searched(
+            searched(
                 outcome.budget,
                 outcome.ratio,
                 candidates=len(outcome.candidates),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from device_sdk.errors import MeasurementError
-from device_sdk.machine.memory import MemoryGroup, memory_groups
+from device_sdk.machine import MemoryGroup, memory_groups
 from device_sdk.memory_pressure.port import MemoryReading, stalled_share
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from device_sdk.errors import MeasurementError
-from device_sdk.machine.system_files import read_text
+from device_sdk.machine import read_text
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.data import jpeg
+from device_sdk.data import image_files
 from device_sdk.data.preprocessing import Preprocessing, fit_image, resize_image, unprepare
 from device_sdk.errors import InputError, UsageError
 from device_sdk.offload.client import ModelMetadata, TensorMetadata, sides_fit
@@ -75,7 +75,7 @@ def fill(
     images: npt.NDArray[np.uint8] | None,
     *,
     preprocessing: Preprocessing,
-    jpeg_quality: int = jpeg.QUALITY,
+    jpeg_quality: int = image_files.QUALITY,
 ) -> NamedTensor:
     """The samples as the model's input tensor; JPEGs have the height and width of ``tensors``.
 
@@ -91,7 +91,7 @@ def fill(
     if agreement.sends == "jpeg":
         size = (tensors.shape[2], tensors.shape[3])
         fitted = [fit_image(image, preprocessing, size=size) for image in pixels]
-        return NamedTensor(agreement.input.name, jpeg.encode_all(fitted, quality=jpeg_quality))
+        return NamedTensor(agreement.input.name, image_files.encode_all(fitted, quality=jpeg_quality))
     return NamedTensor(agreement.input.name, _resized(pixels, agreement.input.shape))
 
 
@@ -111,7 +111,7 @@ def _takes_jpegs(metadata: ModelMetadata) -> bool:
     """True if the input is a batch of byte strings, stated to be JPEGs, and the server takes binary tensor data."""
     [wanted] = metadata.inputs
     strings = wanted.datatype == BYTES and tuple(wanted.shape) == (-1,)
-    return strings and metadata.content == jpeg.CONTENT and metadata.binary
+    return strings and metadata.content == image_files.CONTENT and metadata.binary
 
 
 def _takes_images(shape: Sequence[int], *, channels: int) -> bool:

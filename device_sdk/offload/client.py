@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from device_sdk.errors import DeadlineError, ProtocolError, RefusedError
-from device_sdk.files.untrusted_json import decode_json
+from device_sdk.files.atomic import decode_json
 from device_sdk.offload.open_inference import (
     HEADER_LENGTH,
     InferRequest,
@@ -24,9 +24,7 @@ from device_sdk.offload.open_inference import (
     decode_response,
     encode_request,
 )
-from device_sdk.transports import addresses
-from device_sdk.transports.port import Clock, Deadlines, Reply, Transport
-from device_sdk.transports.replies import read_all, require_success
+from device_sdk.transports.port import Clock, Deadlines, Reply, Transport, base, read_all, require_success
 
 MAX_METADATA_BYTES = 4 * 2**20
 MAX_REPLY_BYTES = 16 * 2**20
@@ -120,7 +118,7 @@ class InferenceClient:
         max_reply_bytes: int = MAX_REPLY_BYTES,
         clock: Clock = time.monotonic,
     ) -> None:
-        self._base = addresses.base(base_url) + "/v2"
+        self._base = base(base_url) + "/v2"
         self._url = f"{self._base}/models/{quote(model, safe='')}"
         self._model = model
         self._transport = transport

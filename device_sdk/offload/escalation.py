@@ -11,10 +11,16 @@ import numpy.typing as npt
 from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.errors import UsageError
 from device_sdk.offload.agreement import Agreement, agree, fill
-from device_sdk.offload.circuit_breaker import CircuitBreaker
 from device_sdk.offload.client import request_overhead_bytes
 from device_sdk.offload.open_inference import NamedTensor
-from device_sdk.offload.remote_calls import RemoteCalls, RemoteReply, checked_logits, default_transport, make_client
+from device_sdk.offload.remote_calls import (
+    CircuitBreaker,
+    RemoteCalls,
+    RemoteReply,
+    checked_logits,
+    default_transport,
+    make_client,
+)
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.runtimes.port import Array
 from device_sdk.transports.port import Clock, Transport

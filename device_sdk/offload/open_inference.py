@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from device_sdk.errors import ProtocolError
-from device_sdk.files.untrusted_json import decode_json
+from device_sdk.files.atomic import decode_json
 from device_sdk.runtimes.port import Array
 
 HEADER_LENGTH = "Inference-Header-Content-Length"

@@ -1,21 +1,86 @@
-"""The server runs the rest of a subnet on activations that the device sends (Auto-Split §3)."""
+"""Tails at a server: the rest of a path, and the facts that splits are planned by."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from urllib.parse import quote
 
 import numpy as np
 
-from device_sdk.errors import UsageError
-from device_sdk.offload.circuit_breaker import CircuitBreaker
+from device_sdk.errors import ProtocolError, UsageError
+from device_sdk.files.atomic import decode_json
 from device_sdk.offload.client import ModelMetadata
 from device_sdk.offload.open_inference import NamedTensor
 from device_sdk.offload.packing import Activations, pack
-from device_sdk.offload.remote_calls import RemoteCalls, RemoteReply, checked_logits, default_transport, make_client
+from device_sdk.offload.remote_calls import (
+    CircuitBreaker,
+    RemoteCalls,
+    RemoteReply,
+    checked_logits,
+    default_transport,
+    make_client,
+)
 from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.profiling.profile import Profile
 from device_sdk.runtimes.port import Array
-from device_sdk.transports.port import Clock, Transport
+from device_sdk.supernet.cost import Uplink
+from device_sdk.transports.port import Clock, Deadlines, Transport, base, read_all, require_success
+
+_PROFILE_DEADLINES = Deadlines(idle_s=120.0, total_s=120.0)  # the first request makes the server measure itself
+_PROFILE_MAX_BYTES = 16_000_000
+_PROBE_DEADLINES = Deadlines(idle_s=30.0, total_s=60.0)
+_SMALL, _LARGE = 1, 32_000  # bytes of a probe
+_ROUNDS = 9
+
+
+def server_profile(transport: Transport, server: str, bundle: str) -> Profile:
+    """The server's profile of ``bundle``.
+
+    Raises:
+        TransferError: the request failed.
+    """
+    url = f"{base(server)}/v1/bundles/{quote(bundle, safe='')}/profile"
+    with transport.send("GET", url, deadlines=_PROFILE_DEADLINES, max_bytes=_PROFILE_MAX_BYTES) as reply:
+        require_success(reply, what="the server's profile")
+        data = read_all(reply)
+    try:
+        return decode_json(data, Profile)
+    except ValueError as error:
+        raise ProtocolError(f"the server's profile: {error}") from error
+
+
+def probe(transport: Transport, server: str, size_bytes: int, *, timeout_s: float) -> float:
+    """Send ``size_bytes`` and have their arrival confirmed; the seconds that it took.
+
+    Raises:
+        TransferError: no confirmation in time.
+    """
+    deadlines = Deadlines(idle_s=timeout_s, total_s=timeout_s)
+    return _probe(transport, f"{base(server)}/v1/probe", size_bytes, deadlines)
+
+
+def measure_uplink(transport: Transport, server: str) -> Uplink:
+    """Bandwidth and round-trip time to ``server``, from the medians of probes of two sizes.
+
+    Raises:
+        TransferError: a probe failed.
+    """
+    url = f"{base(server)}/v1/probe"
+    _probe(transport, url, _SMALL)  # opens the connection
+    small_s = float(np.median([_probe(transport, url, _SMALL) for _ in range(_ROUNDS)]))
+    large_s = float(np.median([_probe(transport, url, _LARGE) for _ in range(_ROUNDS)]))
+    seconds = max(large_s - small_s, 1e-6)
+    return Uplink(mbps=8 * (_LARGE - _SMALL) / seconds / 1e6, round_trip_ms=small_s * 1e3)
+
+
+def _probe(transport: Transport, url: str, size: int, deadlines: Deadlines = _PROBE_DEADLINES) -> float:
+    started = time.perf_counter()
+    with transport.send("POST", url, body=bytes(size), deadlines=deadlines, max_bytes=1000) as reply:
+        require_success(reply, what="a probe")
+        read_all(reply)
+    return time.perf_counter() - started
+
 
 TAIL = ":tail"  # suffix of the bundle's name in the name of the model that runs tails
 PACKET_SHAPE = (1, -1)  # one packet of any length: not a batch

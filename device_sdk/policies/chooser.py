@@ -19,26 +19,30 @@ import numpy.typing as npt
 from device_sdk.data.inputs import Inputs
 from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.confirmation import EQUAL_LATENCY, Confirmed, Measure
 from device_sdk.policies.costs.answers import answer_everywhere
 from device_sdk.policies.evidence_gathering import collect
-from device_sdk.policies.exits.placed_exits import measured_with_exits
-from device_sdk.policies.exits.timed_exits import without_timed_exits
+from device_sdk.policies.exits.placed_exits import measured_with_exits, without_timed_exits
 from device_sdk.policies.found import Found, Measured
 from device_sdk.policies.gathering import AdaptationSettings, Samples, accuracy_interval, gather, prepare_ms
 from device_sdk.policies.planning.choice import Choice, Option
 from device_sdk.policies.planning.front import PlanFront, make_front
-from device_sdk.policies.planning.promised_plans import PromisedPlans
+from device_sdk.policies.planning.planner import PromisedPlans
 from device_sdk.policies.planning.server_evidence import Servers
-from device_sdk.policies.subnet_search import SubnetsFound, judge_subnets, search_subnets
+from device_sdk.policies.subnet_search import (
+    EQUAL_LATENCY,
+    Confirmed,
+    Measure,
+    SubnetsFound,
+    judge_subnets,
+    search_subnets,
+)
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array
 from device_sdk.search.port import Candidate
 from device_sdk.supernet.cost import Budget, PlanCost, Power
-from device_sdk.supernet.goal import Goal
+from device_sdk.supernet.goal import Goal, Requirement
 from device_sdk.supernet.plan import Plan, Subnet
-from device_sdk.supernet.requirement import Requirement
 
 _SUBNETS = 12  # of the pool that other kinds of plans are made of
 _SLOWEST = 3.0  # times the budget: exits and servers rarely save more
@@ -183,11 +187,14 @@ def _planned(
 ) -> Found:
     """The best plan of all kinds over what the best subnets and the servers answer.
 
-    Exits have to save time when they are measured, else plans without them are judged again.
+    Latencies are predicted as the application sees them: the profile's, back to back, times what the full model took at
+    its pace. Exits have to save time when they are measured, else plans without them are judged again.
     """
     costs, original = here.profile.cost_model(), here.workspace.supernet.original
     workspace = replace(here.workspace, prior=here.plan.class_prior if found is None else found.prior)
     full_ms = here.profile.original_ms + here.profile.call_overhead_ms if found is None else found.confirmation.full_ms
+    if found is not None:
+        costs = costs.slowed(full_ms / (costs.latency_ms(original) + costs.call_overhead_ms))
     resolved = goal.resolved(goal.latency_ms if goal.latency_ratio is None else goal.latency_ratio * full_ms)
     subnets, base = [here.plan.subnet], here.plan.subnet
     if "subnets" in kinds:
@@ -200,22 +207,28 @@ def _planned(
     planner = known.planner(kinds, max_drop=goal.max_drop, timed_exits=timed_exits)
     choice = planner.best(requirement, network, here.power)
     notes, timed = here.servers.notes, _timed_exits(workspace, choice, samples.inputs) if confirm else None
-    if timed is not None and (timed[0] >= timed[1] or timed[0] > EQUAL_LATENCY * (resolved.latency_ms or math.inf)):
+    if timed is not None and _fails(timed, resolved):
         notes = (*notes, f"exits are left out: with them calls took {timed[0]:.3g} ms, without {timed[1]:.3g} ms")
         planner, timed = known.planner([kind for kind in kinds if kind != "exits"], timed_exits=timed_exits), None
         choice = planner.best(requirement, network, here.power)
     if found is not None and goal.is_budget and choice.kind == "subnet":
         plain = _confirmed(samples, goal, found, here, settings)
         by_kind = {**choice.by_kind, **plain.by_kind}
-        return replace(plain, choice=replace(plain.choice, by_kind=by_kind, considered=choice.considered), notes=notes)
+        rival = _more_accurate(choice, plain.expected.accuracy or 0.0)
+        timed = None if rival is None else _timed_exits(workspace, rival, samples.inputs)
+        if rival is None or (timed is not None and _fails(timed, resolved)):
+            chosen = replace(plain.choice, by_kind=by_kind, considered=choice.considered)
+            return replace(plain, choice=chosen, notes=notes)
+        choice = replace(rival, by_kind=by_kind)
     measured = None
     if timed is not None:
         measured = _mean(timed, full_ms, prepare_ms(samples.inputs, choice.plan.subnet))
     elif found is not None and choice.kind == "subnet":
         alone = Candidate(choice.plan, costs.cost(choice.plan.subnet), choice.cost.accuracy or 0.0)
         measured = _measured(found.confirmation.best([alone]), samples.inputs)
-    full = original if original in known.evidence.ends else base
-    full_cost = known.held_out(Plan(full).with_prior(workspace.prior))
+    full_cost = None
+    if original in known.evidence.ends:
+        full_cost = known.held_out(Plan(original).with_prior(workspace.prior))
     return Found(
         choice=choice,
         goal=resolved,
@@ -243,6 +256,24 @@ def _front(planner: PromisedPlans, requirement: Requirement, here: Here) -> Plan
         here.power,
         asked=here.servers.asked,
     )
+
+
+def _more_accurate(choice: Choice, accuracy: float) -> Choice | None:
+    """The most accurate plan that keeps all limits and is none of a subnet alone, if it is above ``accuracy``.
+
+    The subnets that fit as predicted may be slower when they are measured.
+    """
+    others = [one for kind, one in choice.by_kind.items() if kind != "subnet" and not one.misses]
+    best = max(others, key=lambda one: one.cost.accuracy or 0.0, default=None)
+    if best is None or (best.cost.accuracy or 0.0) <= accuracy:
+        return None
+    return replace(choice, plan=best.plan, cost=best.cost)
+
+
+def _fails(timed: Sequence[float], goal: Goal) -> bool:
+    """True if exits save no time, or the mean with them is above the goal's latency."""
+    limit_ms = math.inf if goal.latency_ms is None else goal.latency_ms
+    return timed[0] >= timed[1] or timed[0] > EQUAL_LATENCY * limit_ms
 
 
 def _timed_exits(workspace: Workspace, choice: Choice, inputs: Inputs) -> list[float] | None:

@@ -8,22 +8,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.data.views import VIEWS
+from device_sdk.data.inputs import VIEWS
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.costs.answers import Answers, answer_everywhere, answer_views
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.costs.expected_cost import expected_cost
-from device_sdk.policies.exits.placed_exits import DROPS, exit_choices, exit_sets
-from device_sdk.policies.exits.timed_exits import with_further_exits
+from device_sdk.policies.exits.placed_exits import DROPS, exit_choices, exit_sets, with_further_exits
 from device_sdk.policies.gathering import Samples
-from device_sdk.policies.measured_splits.few_bits import Received, answers_in_few_bits, few_bits_ms
-from device_sdk.policies.planning.planner import Planner
-from device_sdk.policies.planning.promised_plans import PromisedPlans
+from device_sdk.policies.measured_splits.measuring import Received, answers_in_few_bits, few_bits_ms
+from device_sdk.policies.planning.planner import Planner, PromisedPlans
 from device_sdk.policies.planning.server_evidence import Servers
 from device_sdk.progress import Progress
 from device_sdk.supernet.cost import CostModel, PlanCost, Power
+from device_sdk.supernet.goal import Requirement
 from device_sdk.supernet.plan import Plan, Subnet
-from device_sdk.supernet.requirement import Requirement
 
 _BATCH = 64
 _ANSWERS_S = 60.0  # spent at most on answers of subnets, but for the first two

@@ -6,6 +6,7 @@ samples at once. Without targets, the answers of the model as it is stand in, so
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -145,12 +146,14 @@ class BoxesFound:
 
 def score_of(task: Task) -> Score:
     """The score that judges a task's answers."""
-    kinds: dict[str, type[Accuracy] | type[MeanIoU] | type[BoxesFound]] = {
-        "classification": Accuracy,
-        "segmentation": MeanIoU,
-        "detection": BoxesFound,
-    }
-    return kinds[task.kind](len(task.class_names))
+    return SCORES[task.kind](len(task.class_names))
+
+
+SCORES: dict[str, Callable[[int], Score]] = {  # by kind of task, made for a number of classes
+    "classification": Accuracy,
+    "segmentation": MeanIoU,
+    "detection": BoxesFound,
+}
 
 
 def interpolated(answer: Array, size: tuple[int, ...]) -> Array:

@@ -1,10 +1,10 @@
-"""Proposing subnets: a search on private data, the ladder first, aimed by measurements at what really fits."""
+"""Proposing subnets: a search on private data, the ladder first, aimed and confirmed by measurements in pairs."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -12,24 +12,273 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.data.inputs import Inputs
-from device_sdk.errors import InfeasibleBudgetError
+from device_sdk.errors import BudgetError, InfeasibleBudgetError
 from device_sdk.execution.paging import PagedEdges, each_edge
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.class_mix import find_prior
-from device_sdk.policies.confirmation import EQUAL_LATENCY, Confirmation, Measure, paced_measure
-from device_sdk.policies.gathering import AdaptationSettings, Samples
-from device_sdk.profiling.profile import Profile
+from device_sdk.policies.gathering import AdaptationSettings, Samples, find_prior
+from device_sdk.profiling.profile import Profile, measure_subnets
+from device_sdk.profiling.stretches import Timing
+from device_sdk.profiling.timing import Latency, Patience, Ratio
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Array
 from device_sdk.search import find_subnets, make_strategy
 from device_sdk.search.evaluation.evaluator import Load, PrefixTreeEvaluator
-from device_sdk.search.feasibility import fastest_within, smallest_subnet
 from device_sdk.search.ladder import climb, rungs_near
-from device_sdk.search.port import SearchProblem, SearchResult
+from device_sdk.search.nearby import fastest_within, smallest_subnet
+from device_sdk.search.port import Candidate, SearchProblem, SearchResult, by_expected_accuracy
 from device_sdk.supernet.cost import MB, Budget, CostModel
 from device_sdk.supernet.plan import Prior, Subnet
 from device_sdk.supernet.supernet import Supernet
+
+LIMIT_S = 12.0  # of measuring candidates; on a quiet device two seconds suffice
+EQUAL_LATENCY = 1.02  # latencies within 2 % are equal: two sessions of one model differ by that
+SURE, DOUBTFUL = 0.9, 0.02  # probabilities of keeping the budget: taken at once, ruled out
+_PRECISE = 0.006  # relative error of a ratio: sessions of one model differ by as much, however many rounds
+_ABOUT_AS_LIKELY = 0.1  # of the largest probability
+_REPEATED = 2  # measurements of the full model, back to back and paced in turns
+_AT_ONCE = 3  # candidates measured together, beside the full model
+_MOST_TURNS = 8
+_PREDICTION_ERROR, _PREDICTION_WORTH = 0.06, 3.0  # prior deviation of log(measured / predicted); its observations
+_NO_BIAS_WORTH = 0.2  # observations that a prior mean of 0 counts as
+_MOST_SLOWDOWN = 4.0  # of a busy device; a profile that promises more than this is wrong
+_LEAST_MS = 1e-6
+_NORMAL_95 = 1.96
+_MEDIAN = 50.0
+_PACED_PATIENCE = Patience(rounds=16, precision=0.006, limit_s=1.2, least=10)
+_TOGETHER_PATIENCE = Patience(rounds=60, precision=0.006, limit_s=0.4, least=10)
+_TAIL_ROUNDS = 60  # of a percentile other than the median
+DEFAULT_PAUSE_S = 0.02  # between calls, without a known pace: enough for caches and clocks to settle as between frames
+_LONGEST_PAUSE_S = 0.1  # rarer calls are hardly slower
+
+Measure = Callable[[Sequence[Subnet], bool], list[Latency]]
+"""Times subnets in turns, the full model first, with ratios to it; paced as the application calls, or back to back."""
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """A candidate, and the latency that it has when nothing else runs on the device.
+
+    ``measured_ms``: at the budget's percentile, ``median_ms`` at the median; ``interval_ms``: 95 % of ``measured_ms``.
+    ``probability``: that it keeps the budget; 1 without a latency budget.
+    ``full_ms``: the full model's latency in quiet, called at the same pace. ``slowdown``: of the device while it was
+    measured, over quiet.
+    """
+
+    candidate: Candidate
+    measured_ms: float
+    median_ms: float
+    interval_ms: tuple[float, float]
+    probability: float
+    full_ms: float
+    slowdown: float
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    """A subnet's latency over the full model's, as a log-normal distribution."""
+
+    ratio: float
+    error: float  # standard deviation of the logarithm
+    measured: bool
+
+    def probability_below(self, limit: float) -> float:
+        return 0.5 * math.erfc((math.log(self.ratio) - math.log(limit)) / (self.error * math.sqrt(2)))
+
+
+class Confirmation:
+    """Measures as few candidates as it takes to know the most accurate one that keeps ``budget``.
+
+    ``original_ms``: the full model's latency in the profile, back to back. ``overhead_ms``: of a call, beyond the
+    models that it runs. ``clock``: seconds, monotonic; ``best`` begins no measurement after ``limit_s``.
+    """
+
+    def __init__(
+        self,
+        original: Subnet,
+        cost_model: CostModel,
+        budget: Budget,
+        measure: Measure,
+        *,
+        original_ms: float,
+        overhead_ms: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+        limit_s: float = LIMIT_S,
+    ) -> None:
+        self._original, self._costs, self._measure = original, cost_model, measure
+        self._overhead_ms, self._clock, self._limit_s = overhead_ms, clock, limit_s
+        self._ratios: dict[Subnet, Ratio] = {}  # at the budget's percentile, to the full model's median
+        self._spreads: dict[Subnet, float] = {}  # the latency at that percentile over the median
+        pairs = [[self._measure([original], as_served)[0] for as_served in (False, True)] for _ in range(_REPEATED)]
+        tight_ms = _mean([tight.median_ms for tight, _ in pairs])
+        quiet_ms = min(original_ms, tight_ms)
+        contention = min(tight_ms / quiet_ms, _MOST_SLOWDOWN)  # of caches and clocks; waiting is not in the medians
+        self.slowdown = max(_mean([tight.elapsed_ms or tight.median_ms for tight, _ in pairs]) / quiet_ms, contention)
+        self.full_ms = _mean([paced.median_ms for _, paced in pairs]) / contention + overhead_ms
+        self._spreads[original] = _mean([paced.at_percentile_ms / paced.median_ms for _, paced in pairs])
+        self._ratios[original] = Ratio(self._spreads[original], _PRECISE)
+        self.budget = budget.resolved(self.full_ms)
+        limit_ms = math.inf if self.budget.latency_ms is None else self.budget.latency_ms
+        self._limit = max(EQUAL_LATENCY * limit_ms - overhead_ms, _LEAST_MS) / (self.full_ms - overhead_ms)
+
+    def aim(self, rungs: Sequence[Subnet]) -> Budget:
+        """The budget in terms of predictions: corrected by how some ``rungs`` near it measure against theirs.
+
+        The search then proposes subnets that really fit. Without a latency budget, the budget itself.
+        """
+        if self.budget.latency_ms is None or math.isinf(self.budget.latency_ms):
+            return self.budget
+        self._take_times(rungs[:_AT_ONCE])
+        bias, _ = self._bias()
+        full_ms = self._costs.latency_ms(self._original)
+        aimed_ms = self._limit / EQUAL_LATENCY * full_ms / math.exp(bias)
+        return msgspec.structs.replace(self.budget, latency_ms=aimed_ms)
+
+    def require_chance(self, subnet: Subnet, peak_bytes: int) -> None:
+        """Measure ``subnet``.
+
+        Raises:
+            InfeasibleBudgetError: it has no chance to keep the budget.
+        """
+        self._take_times([subnet])
+        if self._estimate(subnet).probability_below(self._limit) < DOUBTFUL:
+            raise self._infeasible(subnet, peak_bytes)
+
+    def best(self, pool: Iterable[Candidate]) -> Confirmed:
+        """The most accurate candidate of ``pool`` that keeps the budget, by expected accuracy.
+
+        1. estimate all; 2. measure the most accurate ones that may keep it; again, until one that surely does has no
+        rival left that is more accurate and may; 3. if that does not happen in time, take the most accurate of those
+        that most probably keep it.
+
+        Raises:
+            InfeasibleBudgetError: nothing has a chance; names the nearest.
+            BudgetError: there are no candidates.
+        """
+        ranked = sorted((one for one in pool if self.budget.fits_memory(one.cost.peak_bytes)), key=by_expected_accuracy)
+        if not ranked:
+            raise BudgetError("the search was stopped before it had looked at a subnet within the budget")
+        deadline_s = self._clock() + self._limit_s
+        for _ in range(_MOST_TURNS):
+            unclear = self._unclear(ranked)
+            if not unclear or self._clock() >= deadline_s:
+                break
+            self._take_times([one.subnet for one in unclear[:_AT_ONCE]])
+        return self._chosen(ranked)
+
+    def _unclear(self, ranked: Sequence[Candidate]) -> list[Candidate]:
+        """Candidates to measure: those that may keep the budget, down to the first that does."""
+        unclear = []
+        for one in ranked:
+            estimate = self._estimate(one.subnet)
+            probability = estimate.probability_below(self._limit)
+            if probability < DOUBTFUL:
+                continue
+            clear = estimate.measured and (probability >= SURE or estimate.error <= 2 * _PRECISE)
+            if not clear:
+                unclear.append(one)
+            elif probability >= SURE:
+                break
+        return unclear
+
+    def _chosen(self, ranked: Sequence[Candidate]) -> Confirmed:
+        chances = {one.subnet: self._estimate(one.subnet).probability_below(self._limit) for one in ranked}
+        best = max(chances.values())
+        if best < DOUBTFUL:
+            nearest = min(ranked, key=lambda one: self._estimate(one.subnet).ratio)
+            raise self._infeasible(nearest.subnet, nearest.cost.peak_bytes)
+        enough = min(SURE, best - _ABOUT_AS_LIKELY)
+        chosen = next(one for one in ranked if chances[one.subnet] >= enough)
+        estimate = self._estimate(chosen.subnet)
+        scale_ms = self.full_ms - self._overhead_ms
+        low, high = (estimate.ratio * math.exp(sign * _NORMAL_95 * estimate.error) for sign in (-1, 1))
+        return Confirmed(
+            chosen,
+            measured_ms=scale_ms * estimate.ratio + self._overhead_ms,
+            median_ms=scale_ms * estimate.ratio / self._spreads.get(chosen.subnet, 1.0) + self._overhead_ms,
+            interval_ms=(scale_ms * low + self._overhead_ms, scale_ms * high + self._overhead_ms),
+            probability=chances[chosen.subnet],
+            full_ms=self.full_ms,
+            slowdown=self.slowdown,
+        )
+
+    def _take_times(self, subnets: Sequence[Subnet]) -> None:
+        """Measure ``subnets`` in turns with the full model; a second measurement of one is joined with the first."""
+        wanted = [one for one in dict.fromkeys(subnets) if one != self._original]
+        if not wanted:
+            return
+        full, *others = self._measure([self._original, *wanted], True)
+        for subnet, latency in zip(wanted, others, strict=True):
+            ratio = latency.ratio or Ratio(latency.median_ms / full.median_ms, 2 * _PRECISE)
+            self._spreads[subnet] = spread = latency.at_percentile_ms / latency.median_ms
+            new = Ratio(ratio.value * spread, min(max(ratio.relative_error, _PRECISE), 1.0))
+            self._ratios[subnet] = _joined(self._ratios[subnet], new) if subnet in self._ratios else new
+
+    def _estimate(self, subnet: Subnet) -> _Estimate:
+        known = self._ratios.get(subnet)
+        if known is not None:
+            return _Estimate(known.value, known.relative_error, measured=True)
+        bias, error = self._bias()
+        return _Estimate(self._predicted(subnet) * math.exp(bias), error, measured=False)
+
+    def _predicted(self, subnet: Subnet) -> float:
+        return self._costs.latency_ms(subnet) / self._costs.latency_ms(self._original)
+
+    def _bias(self) -> tuple[float, float]:
+        """Mean and deviation of log(measured / predicted) of a subnet that was not measured."""
+        measured = [one for one in self._ratios if one != self._original]
+        logs = np.array([math.log(self._ratios[one].value / self._predicted(one)) for one in measured])
+        worth = _PREDICTION_WORTH + len(logs)
+        bias = float(logs.sum()) / (_NO_BIAS_WORTH + len(logs))
+        variance = (_PREDICTION_WORTH * _PREDICTION_ERROR**2 + float(((logs - bias) ** 2).sum())) / worth
+        return bias, math.sqrt(variance)
+
+    def _infeasible(self, nearest: Subnet, peak_bytes: int) -> InfeasibleBudgetError:
+        took_ms = self._estimate(nearest).ratio * (self.full_ms - self._overhead_ms) + self._overhead_ms
+        return InfeasibleBudgetError(
+            f"no subnet ran in {self.budget.latency_ms:.3g} ms; the fastest candidate took {took_ms:.3g} ms",
+            nearest=nearest.block_ids,
+            nearest_latency_ms=took_ms,
+            nearest_peak_bytes=peak_bytes,
+            hint=f"allow at least {took_ms * 1.05:.3g} ms",
+        )
+
+
+def paced_measure(workspace: Workspace, budget: Budget) -> Measure:
+    """Measurement on this device, at the pace and the percentile of ``budget``."""
+    tail = budget.percentile != _MEDIAN
+    paced = Timing(
+        rounds=_TAIL_ROUNDS if tail else _PACED_PATIENCE.rounds,
+        pause_s=_pause_s(budget),
+        percentile=budget.percentile if tail else None,
+        patience=None if tail else _PACED_PATIENCE,
+    )
+    together = Timing(rounds=_TOGETHER_PATIENCE.rounds, patience=_TOGETHER_PATIENCE)
+
+    def measure(subnets: Sequence[Subnet], as_served: bool) -> list[Latency]:
+        return measure_subnets(workspace, subnets, paced if as_served else together)
+
+    return measure
+
+
+def _pause_s(budget: Budget) -> float:
+    """Seconds that an application at the pace of ``budget`` waits between two calls."""
+    if budget.calls_per_second is None:
+        return DEFAULT_PAUSE_S
+    busy_s = 0.0 if budget.latency_ms is None else budget.latency_ms / 1e3
+    return min(max(1.0 / budget.calls_per_second - busy_s, 0.0), _LONGEST_PAUSE_S)
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The geometric mean."""
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def _joined(first: Ratio, second: Ratio) -> Ratio:
+    """Two measurements of one ratio, weighted by their precision."""
+    weights = [one.relative_error**-2 for one in (first, second)]
+    log = (weights[0] * math.log(first.value) + weights[1] * math.log(second.value)) / sum(weights)
+    return Ratio(math.exp(log), max(sum(weights) ** -0.5, _PRECISE))
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,12 @@ import msgspec
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import UsageError
-from device_sdk.execution.paging_plan import LOADING_FACTOR, SESSION_BYTES
+from device_sdk.execution.pager import LOADING_FACTOR, SESSION_BYTES
 from device_sdk.execution.workspace import Workspace
-from device_sdk.profiling.call_times import CallTimes, call_times
-from device_sdk.profiling.conditions import UNKNOWN, Conditions, current_conditions
 from device_sdk.profiling.fitting import MemoryFit, fit_latency, fit_memory
-from device_sdk.profiling.plans import exit_overhead_ms
+from device_sdk.profiling.plans import CallTimes, call_times, exit_overhead_ms
 from device_sdk.profiling.stretches import Part, Timing, measure_parts
-from device_sdk.profiling.timing import Clock, Latency, Patience
+from device_sdk.profiling.timing import UNKNOWN, Clock, Conditions, Latency, Patience, current_conditions
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Runtime

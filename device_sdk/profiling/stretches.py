@@ -1,24 +1,49 @@
-"""Interleaved timing of stretches of a bundle, in groups that fit in memory."""
+"""Timing and memory of parts of paths, in groups that fit into memory."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.golden import golden_inputs
+from device_sdk.bundles.runnable import golden_inputs
+from device_sdk.execution.pager import Footprint, all_stay
 from device_sdk.execution.paging import stretch_from_disk
-from device_sdk.execution.paging_plan import Footprint, all_stay
 from device_sdk.execution.workspace import Workspace
-from device_sdk.profiling.memory import peak_during
+from device_sdk.machine import peak_resident_bytes, resident_bytes
 from device_sdk.profiling.timing import Clock, Latency, Patience, measure_interleaved
+from device_sdk.profiling.timing import device_identity as device_identity
+from device_sdk.runtimes.onnx_runtime import give_back_freed_memory
 from device_sdk.runtimes.port import Array, LoadedStretch
 from device_sdk.supernet.cost import MB
 from device_sdk.supernet.plan import Edge, ExitChoice
+
+_CLEAR = Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"
+
+Result = TypeVar("Result")
+
+
+def peak_during(work: Callable[[], Result]) -> tuple[Result, int | None]:
+    """Run ``work``; returns its result and the growth of the process at its peak, in bytes (None: not Linux).
+
+    Memory of other threads counts as well. The system's resolution is some 100 kB.
+    """
+    give_back_freed_memory()
+    with contextlib.suppress(OSError):
+        _CLEAR.write_text(_RESET_PEAK)
+    before = resident_bytes()
+    result = work()
+    peak = peak_resident_bytes()
+    return result, None if before is None or peak is None else max(0, peak - before)
+
 
 WARMUP = 5
 GROUP_BYTES = 128 * MB  # loaded at once: weights, and arenas of whole subnets

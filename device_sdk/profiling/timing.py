@@ -1,25 +1,133 @@
-"""Latency of calls: medians with spread, interleaved between competitors.
-
-The speed of a shared machine drifts; interleaved calls meet the same drift, so latency ratios hold. Each turn starts
-with an untimed call that warms the caches, as in deployment, where no competitor's weights evict them (measured: an
-int8 subnet of ResNet-56 that takes 0.39 of the full model's time alone took 0.47 among ten). A call's time excludes the
-time that its thread waited for a processor: long calls are interrupted more often than short ones, so the ratio of a
-short call to a long one would be too small (measured with one busy process per core: 0.24 for 0.43). Where the system
-does not report that time, interrupted calls count for p95 only; if nearly all calls were interrupted, the fastest ones
-are used. A clock that was set back or stands still raises an error.
-"""
+"""Timing under load: rounds, ratios and percentiles that bear a busy device, and the device's condition."""
 
 from __future__ import annotations
 
+import contextlib
 import math
+import platform
+import re
 import resource
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from device_sdk.errors import MeasurementError
+from device_sdk.machine import usable_cores
+
+_ROOT = Path("/")
+_CLASS = "sys/class/thermal"
+_FAN = re.compile(r"fan", re.IGNORECASE)
+_RANGE_C = (-40.0, 150.0)  # sensors of switched-off parts state values far outside
+
+
+@dataclass(frozen=True)
+class Thermal:
+    """``hottest_c``: of all zones, None without a sensor; ``held_back``: the cooling devices that limit a processor."""
+
+    hottest_c: float | None
+    held_back: tuple[str, ...]
+
+
+def read_thermal(root: Path = _ROOT) -> Thermal:
+    """The state now, read below ``root``."""
+    temperatures_c = [value for value in _temperatures_c(root) if _RANGE_C[0] < value < _RANGE_C[1]]
+    return Thermal(max(temperatures_c, default=None), tuple(sorted(set(_limiting(root)))))
+
+
+def _temperatures_c(root: Path) -> Iterator[float]:
+    for zone in (root / _CLASS).glob("thermal_zone*"):
+        value = _number(zone / "temp")
+        if value is not None:
+            yield value / 1000
+
+
+def _limiting(root: Path) -> Iterator[str]:
+    for device in (root / _CLASS).glob("cooling_device*"):
+        state = _number(device / "cur_state")
+        kind = _text(device / "type")
+        if state and not _FAN.search(kind):
+            yield kind or device.name
+
+
+def _number(path: Path) -> int | None:
+    with contextlib.suppress(ValueError):
+        return int(_text(path))
+    return None
+
+
+def _text(path: Path) -> str:
+    with contextlib.suppress(OSError, ValueError):
+        return path.read_text().strip()
+    return ""
+
+
+UNKNOWN = "unknown"
+
+# JetPack stores the current mode in one of these, as ``pmode:0002 fmode:quiet``.
+_NVPMODEL_STATUS = ("var/lib/nvpmodel/status", "etc/nvpmodel/nvpmodel.status")
+_NVPMODEL_NAMES = "etc/nvpmodel.conf"
+
+
+class Conditions(msgspec.Struct, frozen=True):
+    """Conditions that latencies depend on besides bundle, runtime and batch. A profile is valid for one set of them."""
+
+    device: str
+    power_mode: str
+    driver: str
+
+
+def current_conditions(root: Path = _ROOT) -> Conditions:
+    """The conditions now, read below ``root``."""
+    return Conditions(device_identity(root), power_mode(root), driver(root))
+
+
+def device_identity(root: Path = _ROOT) -> str:
+    """Processor or board, number of usable cores and system. Contains no host or user name."""
+    found = re.search(r"model name\s*:\s*(.+)", _text_of(root / "proc/cpuinfo"))
+    # Jetson and Raspberry Pi: cpuinfo has no model name
+    board = _text_of(root / "proc/device-tree/model").strip("\0 \n")
+    model = found[1].strip() if found else board or "unknown processor"
+    return f"{model}, {usable_cores(root)} cores, {platform.system()} {platform.machine()}"
+
+
+def power_mode(root: Path = _ROOT) -> str:
+    """The power mode: a Jetson's nvpmodel and the governors of the processors, or ``unknown``.
+
+    For example ``nvpmodel 15W, governor schedutil``.
+    """
+    return ", ".join(part for part in (_nvpmodel(root), _governors(root)) if part) or UNKNOWN
+
+
+def driver(root: Path = _ROOT) -> str:
+    """The version of the graphics driver, for example ``nvidia 550.54.14``, or ``none``."""
+    version = _text_of(root / "sys/module/nvidia/version").strip()
+    return f"nvidia {version}" if version else "none"
+
+
+def _nvpmodel(root: Path) -> str:
+    status = next(filter(None, (_text_of(root / name) for name in _NVPMODEL_STATUS)), "")
+    found = re.search(r"pmode:0*(\d+)", status)
+    if found is None:
+        return ""
+    named = re.search(rf"POWER_MODEL\s+ID={found[1]}\s+NAME=(\S+)", _text_of(root / _NVPMODEL_NAMES))
+    return f"nvpmodel {named[1] if named else found[1]}"
+
+
+def _governors(root: Path) -> str:
+    files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
+    found = sorted({text for file in files if (text := _text_of(file).strip())})
+    return "governor " + "+".join(found) if found else ""
+
+
+def _text_of(path: Path) -> str:
+    with contextlib.suppress(OSError, ValueError):
+        return path.read_text()
+    return ""
+
 
 NANOSECONDS_PER_MS = 1_000_000
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from device_sdk.bundles.runnable import RunsOn
 from device_sdk.errors import UsageError
 from device_sdk.runtimes.executorch import ExecutorchRuntime
 from device_sdk.runtimes.onnx_runtime import OnnxRuntime
-from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
+from device_sdk.runtimes.port import Array, LoadedStretch, MakeRuntime, Runtime
 
-RUNTIMES: dict[str, Callable[..., Runtime]] = {
+RUNTIMES: dict[str, MakeRuntime] = {
     "executorch": ExecutorchRuntime,
     "onnxruntime": OnnxRuntime,
 }
+USUAL = "onnxruntime"  # the runtime of those who name none
 
 
 def make_runtime(
-    name: str,
+    name: str = USUAL,
     *,
     threads: int,
     provider: str | None = None,
@@ -37,27 +37,34 @@ def make_runtime(
         MissingExtraError: it is not installed.
         RuntimeFailedError: it has no such provider here.
     """
+    made = runtime_named(name)
+    provider = provider or made.providers[0]
+    return made(threads=threads, provider=provider, lean=lean, spin_us=spin_us, cache_folder=cache_folder)
+
+
+def runs_on(name: str = USUAL, provider: str | None = None) -> RunsOn:
+    """A filter for the renditions that runtime ``name`` runs on ``provider`` or its default provider."""
+    made = runtime_named(name)
+    return RunsOn(made.reads, provider or made.providers[0])
+
+
+def runtime_named(name: str) -> MakeRuntime:
+    """The runtime registered as ``name`` (UsageError)."""
     if name not in RUNTIMES:
         raise UsageError(f"there is no runtime {name}", hint="known: " + ", ".join(sorted(RUNTIMES)))
-    settings = {"provider": provider, "lean": lean, "spin_us": spin_us, "cache_folder": cache_folder}
-    return RUNTIMES[name](threads=threads, **{key: value for key, value in settings.items() if value})
-
-
-_PLAIN_PROVIDERS = {"onnxruntime": "CPUExecutionProvider"}
-
-
-def runs_on(name: str, provider: str | None = None) -> RunsOn:
-    """A filter for the renditions that runtime ``name`` runs on ``provider`` or its default provider."""
-    return RunsOn(name, provider or _PLAIN_PROVIDERS.get(name))
+    return RUNTIMES[name]
 
 
 __all__ = [
     "RUNTIMES",
+    "USUAL",
     "Array",
     "ExecutorchRuntime",
     "LoadedStretch",
+    "MakeRuntime",
     "OnnxRuntime",
     "Runtime",
     "make_runtime",
     "runs_on",
+    "runtime_named",
 ]

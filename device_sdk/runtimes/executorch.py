@@ -8,15 +8,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
 from device_sdk.errors import RuntimeFailedError
 from device_sdk.extras import require
 from device_sdk.fragments.composition import Stretch
-from device_sdk.runtimes.port import Array
-from device_sdk.runtimes.stop_signal import StopSignal
+from device_sdk.runtimes.port import Array, StopSignal
 from device_sdk.supernet.blocks import TensorSpec
 
 EXECUTORCH = _EXTRA = "executorch"
@@ -33,11 +32,14 @@ class ExecutorchRuntime:
         RuntimeFailedError: it was built without this backend.
     """
 
+    reads: ClassVar[str] = EXECUTORCH
+    providers: ClassVar[tuple[str, ...]] = ("XnnpackBackend",)
+
     def __init__(
         self,
         *,
         threads: int = 1,
-        provider: str = "XnnpackBackend",
+        provider: str = providers[0],
         lean: bool = False,
         spin_us: int = 0,
         cache_folder: Path | None = None,
@@ -66,7 +68,7 @@ class ExecutorchRuntime:
         Raises:
             RuntimeFailedError: also if this process already runs ExecuTorch with another number of threads.
         """
-        if stretch.runtime != EXECUTORCH:
+        if stretch.runtime != self.reads:
             raise RuntimeFailedError(
                 f"ExecuTorch cannot run blocks for {stretch.runtime}",
                 hint="open the bundle with the runtime that its blocks are for",

@@ -1,14 +1,67 @@
-"""The runtime port: loads a stretch of blocks and runs it. Adapters are in this folder."""
+"""The port of runtimes: stretches, what loads and runs them, and how a run is stopped."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy.typing as npt
 
 from device_sdk.fragments.composition import Stretch
-from device_sdk.runtimes.stop_signal import StopSignal
+
+
+class StopSignal:
+    """Once set, from any thread, calls that take it end soon. It stays set."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards what follows
+        self._set = False
+        self._enders: list[Callable[[], None]] = []
+
+    @property
+    def is_set(self) -> bool:
+        """True once calls have to end."""
+        return self._set
+
+    def set(self) -> None:
+        """End the calls that run now, and those that begin later. Idempotent; waits for none of them."""
+        with self._lock:
+            self._set = True
+            for end in self._enders:
+                end()
+
+    def ending_by(self, end: Callable[[], None]) -> AbstractContextManager[None]:
+        """While the block runs, ``set`` calls ``end``, which has to be quick; at once if it is set already."""
+        return _Ending(self, end)
+
+    def _begin(self, end: Callable[[], None]) -> None:
+        with self._lock:
+            self._enders.append(end)
+            if self._set:
+                end()
+
+    def _finish(self, end: Callable[[], None]) -> None:
+        with self._lock:
+            self._enders.remove(end)
+
+
+class _Ending:
+    """``with``: ``end`` is among the enders of ``signal``. A class, for a generator would cost every call more."""
+
+    __slots__ = ("_end", "_signal")
+
+    def __init__(self, signal: StopSignal, end: Callable[[], None]) -> None:
+        self._signal, self._end = signal, end
+
+    def __enter__(self) -> None:
+        self._signal._begin(self._end)
+
+    def __exit__(self, *error: object) -> None:
+        self._signal._finish(self._end)
+
 
 Array = npt.NDArray[Any]
 
@@ -33,6 +86,22 @@ class LoadedStretch(Protocol):
 
     def close(self) -> None:
         """Free its resources, as does dropping the last reference. Idempotent."""
+
+
+class MakeRuntime(Protocol):
+    """A runtime's class, which makes one with fixed settings and says what it can run.
+
+    ``reads``: the ``runtime`` of the renditions that it runs. If that is ``COMPOSED``, a stretch is fragments that it
+    composes; else whole programs, which it runs one after the other. ``providers``: the ones that run on the processor
+    alone, the default first.
+    """
+
+    reads: str
+    providers: tuple[str, ...]
+
+    def __call__(
+        self, *, threads: int, provider: str, lean: bool, spin_us: int, cache_folder: Path | None
+    ) -> Runtime: ...
 
 
 class Runtime(Protocol):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-_PLAIN_PROVIDERS = (None, "CPUExecutionProvider", "XnnpackBackend")
+from device_sdk.runtimes import USUAL, runtime_named
 
 
 class RuntimeSettings(msgspec.Struct, frozen=True):
     """The arguments of ``make_runtime``."""
 
-    name: str = "onnxruntime"
+    name: str = USUAL
     threads: int = 1
     provider: str | None = None
     lean: bool = False
@@ -20,4 +20,4 @@ class RuntimeSettings(msgspec.Struct, frozen=True):
     @property
     def on_processor(self) -> bool:
         """True if it runs on the processor alone: no engines are built, no address space is reserved for a device."""
-        return self.provider in _PLAIN_PROVIDERS
+        return self.provider in (None, *runtime_named(self.name).providers)

@@ -8,8 +8,8 @@ from typing import Any
 from device_sdk.errors import UsageError
 from device_sdk.search.evaluation.evaluator import PrefixTreeEvaluator
 from device_sdk.search.expectation import expected_accuracies, expected_candidates, with_expected_accuracies
-from device_sdk.search.feasibility import require_feasible
 from device_sdk.search.ladder import climb, ladder
+from device_sdk.search.nearby import require_feasible
 from device_sdk.search.port import (
     Candidate,
     Evaluator,

@@ -230,7 +230,7 @@ def block_errors(supernet: Supernet) -> dict[str, float]:
 
     A missing error is the median error per spanned cut point of the other blocks, times the block's span.
     """
-    added = [block for block in supernet.blocks if block.kind != "original"]
+    added = [block for block in supernet.blocks if not block.is_original]
     known = [b.distillation_error / (b.end - b.start) for b in added if b.distillation_error is not None]
     per_span = float(np.median(known)) if known else _ERROR_PER_SPAN
     errors = {block.id: 0.0 for block in supernet.blocks}

@@ -11,9 +11,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
-from device_sdk.search.feasibility import require_feasible
+from device_sdk.search.nearby import require_feasible
 from device_sdk.search.port import EvaluationStopped, SearchProblem
-from device_sdk.search.run import SearchRun
+from device_sdk.search.race import SearchRun
 from device_sdk.supernet.cost import Budget, CostModel
 from device_sdk.supernet.plan import Subnet
 from device_sdk.supernet.supernet import Supernet

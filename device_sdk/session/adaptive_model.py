@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
@@ -18,12 +19,11 @@ import numpy.typing as npt
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import UsageError
 from device_sdk.execution.guarded_self_test import run_guarded_self_test
-from device_sdk.execution.memory_cap import PlanRetired
 from device_sdk.execution.plan_in_use import Active, PlanInUse
+from device_sdk.execution.running_calls import CallPace, PlanRetired
 from device_sdk.execution.self_test import run_self_test
-from device_sdk.execution.service_times import CallPace
 from device_sdk.execution.workspace import Workspace
-from device_sdk.logs import log_events
+from device_sdk.logs import adaptation_log
 from device_sdk.logs.adaptation_log import AdaptationLog, Opened
 from device_sdk.policies.found import Found
 from device_sdk.policies.gathering import AdaptationSettings
@@ -32,20 +32,16 @@ from device_sdk.progress import Progress, SilentProgress
 from device_sdk.runtimes import make_runtime, runs_on
 from device_sdk.runtimes.port import Array, Runtime
 from device_sdk.runtimes.settings import RuntimeSettings
-from device_sdk.session.answer import SUBNET, Answer
-from device_sdk.session.async_calls import AsyncCalls
+from device_sdk.session.answer import SUBNET, Answer, AsyncCalls, Running
 from device_sdk.session.choosing import Choosing
 from device_sdk.session.device_state import DeviceState, default_state_folder, device_id, load_part, log_path
 from device_sdk.session.elastic_memory import ElasticMemory
-from device_sdk.session.exits import Exits, TestExits
+from device_sdk.session.exits import Exits, Origin, TestExits
 from device_sdk.session.live import Live
-from device_sdk.session.live_keeper import LiveKeeper, PrivateSamples
-from device_sdk.session.network_keeper import NetworkKeeper
+from device_sdk.session.live_keeper import LiveKeeper, NetworkKeeper, PrivateSamples
 from device_sdk.session.opening import UPDATE_DEADLINE_S, open_location, origin_of
-from device_sdk.session.origin import Origin
 from device_sdk.session.remote import Remote
 from device_sdk.session.remote_answers import RemoteAnswers
-from device_sdk.session.running import Running
 from device_sdk.session.samples import Labels, SampleChecker, Samples
 from device_sdk.session.timed_answers import TimedAnswers
 from device_sdk.signing.trust import UNSTATED, Trustable, Unstated
@@ -237,7 +233,7 @@ class AdaptiveModel:
             test_exits=test_exits,
         )
         if delivery is not None:
-            model.log.write(log_events.delivered(delivery))
+            model.log.write(adaptation_log.delivered(delivery))
         model._start(plan if isinstance(plan, Plan) else None)
         return model
 
@@ -353,18 +349,20 @@ class AdaptiveModel:
             raise UsageError("live update keeps a latency budget, and there is none", hint="set Goal(latency_ms=…)")
         if goal.calls_per_second is None and goal.limits_latency:
             goal = msgspec.structs.replace(goal, calls_per_second=self._pace.calls_per_second())
+        started_s = time.monotonic()
         with self._change:
             kinds = self._choosing.kinds(consider, goal, estimates=uplink is not None and not take)
             found, asked = self._choosing.choose(
                 samples, labels, goal, kinds, settings=settings, uplink=uplink, power=power, progress=progress
             )
+            found = replace(found, seconds=time.monotonic() - started_s)
             if not take:
                 return found
             if asked is not None:
                 self._answers.connect(asked)
             keeps_subnet = kinds == {"exits"} and "latency" in self.live.running
             self._exchange(found.plan, before=self._network.stop if keeps_subnet else self._stop_following)
-            self.log.write(log_events.chosen(found))
+            self.log.write(adaptation_log.chosen(found))
             self.live.offer(found)
             if keeps_subnet:
                 self._pool.follow()

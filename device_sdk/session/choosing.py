@@ -8,15 +8,14 @@ from functools import partial
 from typing import Any
 
 from device_sdk.errors import InfeasibleBudgetError, TransferError, UsageError
-from device_sdk.execution.class_prior import corrected
+from device_sdk.execution.loaded_segments import corrected
 from device_sdk.execution.plan_in_use import PlanInUse
-from device_sdk.logs import log_events
+from device_sdk.logs import adaptation_log
 from device_sdk.logs.adaptation_log import AdaptationLog
-from device_sdk.offload.pooling import LogarithmicPool
-from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.offload.remote_model import LogarithmicPool, RemoteModel
 from device_sdk.policies.chooser import Here, choose
 from device_sdk.policies.costs.answers import answer_everywhere
-from device_sdk.policies.deciding.pool_fitting import fit_pool
+from device_sdk.policies.deciding.decider_fitting import fit_pool
 from device_sdk.policies.found import Found
 from device_sdk.policies.gathering import AdaptationSettings
 from device_sdk.policies.planning.proposers import considered
@@ -24,8 +23,7 @@ from device_sdk.policies.planning.server_evidence import Servers
 from device_sdk.profiling.profile import Profile
 from device_sdk.profiling.profile import profile as measure_profile
 from device_sdk.progress import Progress, SilentProgress
-from device_sdk.session.choosing_hybrids import choose_pair, home
-from device_sdk.session.choosing_splits import choose_split
+from device_sdk.session.choosing_splits import choose_pair, choose_split, home
 from device_sdk.session.device_state import DeviceState
 from device_sdk.session.remote_answers import RemoteAnswers
 from device_sdk.session.samples import SampleChecker
@@ -59,7 +57,7 @@ class Choosing:
             return known
         profile = measure_profile(self._in_use.lend_workspace(), batch=batch, progress=progress)
         self._state.save_profile(profile)
-        self._log.write(log_events.profiled(profile))
+        self._log.write(adaptation_log.profiled(profile))
         return profile
 
     def kinds(self, consider: Collection[str] | None, goal: Goal, *, estimates: bool = False) -> frozenset[str]:
@@ -151,7 +149,7 @@ class Choosing:
         try:
             return choose(inputs, targets, goal, kinds, here, settings=settings, progress=progress), None
         except InfeasibleBudgetError as error:
-            self._log.write(log_events.infeasible(goal, error))
+            self._log.write(adaptation_log.infeasible(goal, error))
             raise
 
     def exits_for(self, subnet: Subnet, samples: Any, labels: Any, goal: Goal, settings: AdaptationSettings) -> Plan:

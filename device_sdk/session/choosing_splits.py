@@ -1,33 +1,51 @@
-"""Choosing where the subnet in use crosses to a server, by measurements of both sides or an estimate of the other."""
+"""Choosing a split alone, or a hybrid: what needs measurements of both sides of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.data.image_files import QUALITY
 from device_sdk.data.inputs import Inputs
-from device_sdk.data.jpeg import QUALITY
-from device_sdk.errors import BudgetError
+from device_sdk.errors import BudgetError, TransferError, UsageError
 from device_sdk.execution.workspace import Workspace
-from device_sdk.offload.named_path import takes_jpegs
-from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.offload.tail import TAIL
+from device_sdk.offload.remote_calls import default_transport
+from device_sdk.offload.remote_model import RemoteModel, takes_jpegs
+from device_sdk.offload.tail import TAIL, measure_uplink, server_profile
 from device_sdk.policies.found import Found
 from device_sdk.policies.gathering import AdaptationSettings
-from device_sdk.policies.measured_splits.decision import SplitDecision, choose, decide_split
-from device_sdk.policies.measured_splits.jpeg_inputs import JpegInputs
-from device_sdk.policies.measured_splits.limits import SplitLimits
-from device_sdk.policies.measured_splits.measuring import SplitScore, codec_handling
+from device_sdk.policies.hybrid.choice import (
+    GlobalNetwork,
+    HybridChoice,
+    HybridCosts,
+    Resource,
+    asked_cost,
+    choose_hybrid,
+    energy_costs,
+    latency_costs,
+    macs_costs,
+)
+from device_sdk.policies.hybrid.joint_search import HybridMember
+from device_sdk.policies.measured_splits.decision import SplitDecision, SplitLimits, choose, decide_split
+from device_sdk.policies.measured_splits.measuring import JpegInputs, SplitScore, codec_handling
 from device_sdk.policies.planning.choice import Choice
-from device_sdk.policies.planning.split_front import split_front
+from device_sdk.policies.planning.front import split_front
+from device_sdk.policies.planning.server_evidence import Servers
 from device_sdk.policies.scores import score_of
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
+from device_sdk.session.remote_answers import RemoteAnswers
 from device_sdk.session.samples import SampleChecker
-from device_sdk.supernet.cost import PlanCost, Uplink
+from device_sdk.supernet.cost import CostModel, PlanCost, Power, Uplink
 from device_sdk.supernet.goal import Goal
-from device_sdk.supernet.plan import Plan
+from device_sdk.supernet.plan import Ask, Plan, Subnet
 
 _LIMITED = ("accuracy", "certainty", "share_asked", "energy_mj", "bytes_sent", "latency_ratio", "p95_latency_ms")
 
@@ -142,3 +160,118 @@ def _limits(
     targets = None if labels is None else score.checked(labels, len(inputs))
     judge = SplitScore(workspace, plan.subnet, inputs, targets, score, jpegs=jpegs)
     return SplitLimits(goal.memory_mb, goal.max_drop, judge, goal.storage_mb)
+
+
+_RESOURCES: tuple[Resource, ...] = ("macs", "latency_ms", "energy_mj")
+
+
+def home(bundle: Bundle, remote: RemoteAnswers) -> RemoteModel | None:
+    """The connection to a server that has ``bundle`` and may be sent inputs, under the bundle's name."""
+    name, asked, tails = bundle.manifest.name, remote.asked_model, remote.tail_model
+    connected = (tails, asked if asked is not None and asked.model == name else None)
+    return next((replace(one, model=name) for one in connected if one and one.privacy == "inputs"), None)
+
+
+def choose_pair(
+    workspace: Workspace,
+    remote: RemoteAnswers,
+    device: CostModel,
+    subnets: Sequence[Subnet],
+    inputs: Inputs,
+    images: Sequence[npt.NDArray[np.uint8]],
+    targets: npt.NDArray[np.int64] | None,
+    goal: Goal,
+    *,
+    settings: AdaptationSettings,
+    uplink: Uplink | None,
+    power: Power | None,
+    progress: Progress,
+) -> tuple[Found, RemoteModel]:
+    """The best pair whose cost keeps the goal's ``macs``, ``latency_ms`` or ``energy_mj``, and the server's model.
+
+    The connected model that answers samples, if it is another one, may be the global network too; its MACs are unknown.
+
+    Raises:
+        BudgetError: not one of the three is limited. InfeasibleBudgetError: no pair keeps the limit.
+        TransferError: a server does not answer that has to. UsageError: there are no labels, or the power is unknown.
+    """
+    bundle = workspace.bundle
+    limits = [(name, limit) for name in _RESOURCES if (limit := getattr(goal, name)) is not None]
+    if len(limits) != 1:
+        raise BudgetError("a hybrid keeps one limit", hint="set one of " + ", ".join(_RESOURCES))
+    if targets is None:
+        raise UsageError("a hybrid is chosen on labelled samples", hint="give labels")
+    [(resource, limit)], server, asked = limits, home(bundle, remote), remote.asked_model
+    assert server is not None
+    others = [asked] if asked is not None and asked.model != bundle.manifest.name else []
+    found = [remote.gather_from(one, inputs, images, uplink=uplink, progress=progress) for one in others]
+    choice = choose_hybrid(
+        workspace,
+        (bundle.manifest.name, bundle.digest),
+        device,
+        subnets,
+        inputs,
+        targets,
+        limit,
+        _costs(workspace, device, server, resource, uplink, power),
+        settings.joint,
+        others=[_asked_model(one, resource, power) for one in found],
+        progress=progress,
+    )
+    assert isinstance(choice.plan.hard, Ask)
+    name = choice.plan.hard.server.model
+    there = next((one for one in others if one.model == name), replace(server, model=name))
+    return _found_pair(choice, goal, resource, len(targets), workspace.bundle, device), there
+
+
+def _costs(
+    workspace: Workspace,
+    device: CostModel,
+    server: RemoteModel,
+    resource: Resource,
+    uplink: Uplink | None,
+    power: Power | None,
+) -> HybridCosts:
+    """Costs of ``resource``; the server is asked for its speed, and the uplink measured, only where they count."""
+    if resource == "macs":
+        return macs_costs(workspace.supernet)
+    manifest = workspace.bundle.manifest
+    with contextlib.closing(default_transport(server)) as transport:
+        there = server_profile(transport, server.server, manifest.name).cost_model()
+        uplink = uplink or measure_uplink(transport, server.server)
+    size = manifest.cut_points[0].nbytes
+    if resource == "latency_ms":
+        return latency_costs(device, there, uplink, input_bytes=size)
+    return energy_costs(device, there, uplink, power, input_bytes=size)
+
+
+def _asked_model(servers: Servers, resource: Resource, power: Power | None) -> HybridMember[GlobalNetwork]:
+    if servers.asked is None or servers.logits is None or servers.network is None:
+        raise TransferError(servers.notes[0] if servers.notes else "a server's model may not be sent inputs")
+    return HybridMember(servers.asked, servers.logits, asked_cost(resource, servers.network, servers.asked, power))
+
+
+def _found_pair(
+    choice: HybridChoice, goal: Goal, resource: Resource, count: int, bundle: Bundle, device: CostModel
+) -> Found:
+    cost = PlanCost(
+        accuracy=choice.pair.accuracy,
+        latency_ms=choice.pair.cost if resource == "latency_ms" else None,
+        p95_latency_ms=None,
+        energy_mj=choice.pair.cost if resource == "energy_mj" else None,
+        bytes_sent=choice.pair.sent * bundle.manifest.cut_points[0].nbytes,
+        peak_bytes=device.peak_bytes(choice.base),
+        share_asked=choice.pair.sent,
+    )
+    held_out = PlanCost(
+        accuracy=choice.held_out, latency_ms=None, p95_latency_ms=None, bytes_sent=0.0, peak_bytes=cost.peak_bytes
+    )
+    judged = -(-count // 3)
+    return Found(
+        choice=Choice(choice.plan, cost, {}, choice.answered),
+        goal=goal,
+        held_out=held_out,
+        samples=count,
+        judged=judged,
+        hybrid=choice,
+    )

@@ -16,17 +16,15 @@ import msgspec
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import BudgetError, UsageError
 from device_sdk.execution.guarded_self_test import DEVICE_LIMITS
-from device_sdk.files.atomic import remove_temporaries, write_atomically
+from device_sdk.files.atomic import decode_json, remove_temporaries, write_atomically
 from device_sdk.files.locks import exclusive
-from device_sdk.files.untrusted_json import decode_json
 from device_sdk.live.plan_pool import POOL_FORMAT, PlanPool
 from device_sdk.policies.planning.front import FRONT_FORMAT, PlanFront
-from device_sdk.profiling.conditions import Conditions, current_conditions, device_identity
 from device_sdk.profiling.profile import FORMAT, Profile
+from device_sdk.profiling.timing import Conditions, current_conditions, device_identity
 from device_sdk.runtimes.port import Runtime
 from device_sdk.supernet.blocks import IDENTIFIER
-from device_sdk.supernet.plan import PLAN_FORMAT, Edge, Plan
-from device_sdk.supernet.plan_json import decode_plan, encode_plan
+from device_sdk.supernet.plan import PLAN_FORMAT, Edge, Plan, decode_plan, encode_plan
 
 _log = logging.getLogger(__name__)
 

@@ -1,11 +1,12 @@
-"""Exits that a device holds: fetched on demand, tested, and exchanged while calls run."""
+"""Exits that a device holds: fetched from where the bundle came from, tested, and exchanged while calls run."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import weakref
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
@@ -18,11 +19,38 @@ from device_sdk.progress import Progress, SilentProgress
 from device_sdk.runtimes.port import Array
 from device_sdk.session.device_state import DeviceState, StoredPart, load_part, save_part
 from device_sdk.session.live_keeper import LiveKeeper
-from device_sdk.session.origin import Origin
 from device_sdk.session.samples import SampleChecker
 from device_sdk.session.timed_answers import TimedAnswers
 from device_sdk.supernet.cost import MB
 from device_sdk.supernet.supernet import Supernet
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The server that a bundle came from. ``store_folder``: where what it sends is kept."""
+
+    url: str
+    store_folder: Path
+    token: str | None = field(default=None, repr=False)
+
+    @contextlib.contextmanager
+    def fetched(self, bundle: Bundle, exits: Collection[str], progress: Progress) -> Iterator[tuple[Bundle, int]]:
+        """``bundle`` with ``exits``, whose missing blobs were fetched, and the bytes that came; see ``fetch_exits``.
+
+        Until the end of the context no process deletes what was fetched.
+        """
+        from device_sdk.delivery.exits import fetch_exits
+        from device_sdk.delivery.store import BundleStore
+        from device_sdk.transports import make_transport
+
+        store = BundleStore(self.store_folder)
+        with store.installing(), contextlib.closing(make_transport(self.url, token=self.token)) as transport:
+            tally = fetch_exits(self.url, bundle, exits, store, transport, progress=progress)
+            fetched = bundle.with_exits(exits)
+            lease = store.lease(fetched.manifest.name, fetched.digest)
+            weakref.finalize(fetched, lease.close)  # until then no other process deletes its blobs
+            yield fetched, tally.size_bytes
+
 
 _log = logging.getLogger(__name__)
 

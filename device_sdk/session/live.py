@@ -11,7 +11,7 @@ from device_sdk.execution.plan_in_use import Active, PlanInUse
 from device_sdk.live.elastic import ElasticSettings
 from device_sdk.live.mix_follower import MixFollower
 from device_sdk.live.switching import LiveSettings
-from device_sdk.logs import log_events
+from device_sdk.logs import adaptation_log
 from device_sdk.logs.adaptation_log import AdaptationLog, PriorChanged
 from device_sdk.memory_pressure import MemoryPressure, find_memory_pressure
 from device_sdk.policies.found import Found
@@ -20,8 +20,7 @@ from device_sdk.policies.planning.front import PlanFront
 from device_sdk.runtimes.port import Array
 from device_sdk.session.device_state import DeviceState
 from device_sdk.session.elastic_memory import ElasticMemory
-from device_sdk.session.live_keeper import LiveKeeper
-from device_sdk.session.network_keeper import NetworkKeeper
+from device_sdk.session.live_keeper import LiveKeeper, NetworkKeeper
 from device_sdk.session.samples import SampleChecker
 from device_sdk.supernet.cost import Uplink
 from device_sdk.supernet.goal import Goal
@@ -145,7 +144,7 @@ class Live:
         self._latency.stop()
 
         def exchanged(choice: Choice, uplink: Uplink | None) -> None:
-            self._log.write(log_events.followed(choice, front.requirement, uplink, samples=front.samples))
+            self._log.write(adaptation_log.followed(choice, front.requirement, uplink, samples=front.samples))
 
         self._network.follow(front, exchanged=exchanged)
         if made is not None:

@@ -1,4 +1,4 @@
-"""Opening of bundles: from a folder, or from a server with the last good one in reserve."""
+"""Opening a bundle in a folder or at an address, tested before it is used."""
 
 from __future__ import annotations
 
@@ -11,20 +11,31 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.held_part import ChoosePart, HeldPart
 from device_sdk.bundles.manifest import Manifest
 from device_sdk.bundles.runnable import RenditionFilter
-from device_sdk.errors import BlobError, BudgetError, BundleError, RuntimeFailedError, StorageError, UsageError
-from device_sdk.execution.guarded_self_test import run_guarded_self_test
+from device_sdk.errors import (
+    BlobError,
+    BudgetError,
+    BundleError,
+    CompositionError,
+    PathweaveError,
+    RuntimeFailedError,
+    SelfTestError,
+    StorageError,
+    UsageError,
+)
+from device_sdk.execution.guarded_self_test import SelfTestAbortedError, run_guarded_self_test
 from device_sdk.files.locks import if_possible
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.runtimes import runs_on
 from device_sdk.runtimes.port import Runtime
 from device_sdk.runtimes.settings import RuntimeSettings
-from device_sdk.session.device_state import DeviceState, save_part
-from device_sdk.session.origin import Origin
-from device_sdk.session.self_testing import ensure_self_tested
+from device_sdk.session.device_state import DeviceState, SelfTestAttempts, save_part
+from device_sdk.session.exits import Origin
 from device_sdk.session.wanted_part import WantedPart
 from device_sdk.signing.trust import UNSTATED, Trust, Trustable, Unstated, load_trust
 from device_sdk.supernet.plan import Plan
@@ -33,11 +44,68 @@ if TYPE_CHECKING:
     from device_sdk.delivery.download import Delivered
     from device_sdk.delivery.store import BundleStore, StoredBundle
 
-UPDATE_DEADLINE_S = 20.0  # for fetching where there is a last good bundle; what came by then is kept
-_USUAL = "onnxruntime"
-_ON_USUAL = runs_on(_USUAL)
+STRIKES = 3  # failures that another attempt may not repeat: too slow, crashed, power lost
+_UNFINISHED = "the process ended during the self-test"
 
 _log = logging.getLogger(__name__)
+
+
+def ensure_self_tested(state: DeviceState, test: Callable[[], None]) -> None:
+    """Run ``test`` unless the bundle of ``state`` has passed; remember how it ended.
+
+    An attempt is written down before it begins, so one that takes the process or the device with it counts. After
+    ``STRIKES`` of them, or one result that differs from the golden outputs, the bundle is refused without a test.
+    Of several that open the bundle at once, one runs the test, and the others wait for its result.
+
+    Raises:
+        SelfTestError: the bundle failed, now or before.
+        PathweaveError: as ``test``.
+    """
+    if state.self_test_passed():
+        return
+    with if_possible(state.self_testing()):
+        if not state.self_test_passed():
+            _self_test(state, test)
+
+
+def _self_test(state: DeviceState, test: Callable[[], None]) -> None:
+    attempts = state.load_attempts()
+    if attempts.strikes >= STRIKES:
+        raise SelfTestError(
+            f"the bundle failed its self-test here before: {attempts.failure}",
+            hint="a new version, or another version of the runtime, is tested again",
+        )
+    begun = SelfTestAttempts(attempts.strikes + 1, _UNFINISHED)
+    _keep(lambda: state.save_attempts(begun))
+    try:
+        test()
+    except (SelfTestError, CompositionError, RuntimeFailedError) as error:
+        failed = _failed(begun, error)
+        _keep(lambda: state.save_attempts(failed))
+        raise
+    except BaseException:  # not the bundle's fault: a damaged blob, a memory cap, an interrupt
+        _keep(lambda: state.save_attempts(attempts))
+        raise
+    _keep(state.remember_self_test)
+    _keep(lambda: state.save_attempts(SelfTestAttempts()))  # a damaged memory of this means another test, no strike
+
+
+def _failed(begun: SelfTestAttempts, error: PathweaveError) -> SelfTestAttempts:
+    final = isinstance(error, SelfTestError) and not isinstance(error, SelfTestAbortedError)
+    return msgspec.structs.replace(begun, strikes=STRIKES if final else begun.strikes, failure=str(error))
+
+
+def _keep(write: Callable[[], None]) -> None:
+    """On a full disk the bundle is used all the same, and tested again next time."""
+    try:
+        write()
+    except StorageError as error:
+        _log.warning("the result of the self-test cannot be kept: %s", error)
+
+
+UPDATE_DEADLINE_S = 20.0  # for fetching where there is a last good bundle; what came by then is kept
+_ON_USUAL = runs_on()
+
 
 SelfTest = Callable[[Bundle], None]
 
@@ -90,8 +158,8 @@ def open_location(
         wanted = WantedPart(state_folder, plan, exits)
         return ready(Bundle.open(location, trust=trusted, accepts=accepts, part=wanted)), None
     # most bundles are opened from a folder: what fetches them is imported when it is needed
-    from device_sdk.delivery.collection import collect
     from device_sdk.delivery.download import UPDATE_DEADLINES, fetch_bundle
+    from device_sdk.delivery.store import collect
     from device_sdk.transports import make_transport
 
     url, store = _base(str(location)), _store(state_folder)
@@ -226,7 +294,7 @@ def _store(state_folder: Path) -> BundleStore:
 
 
 def _base(location: str) -> str:
-    from device_sdk.transports.addresses import base
+    from device_sdk.transports.port import base
 
     return base(location)
 

@@ -10,8 +10,7 @@ from weakref import WeakMethod
 
 from device_sdk.bundles.hybrid_pairs import hybrid_plan
 from device_sdk.execution.plan_in_use import PlanInUse
-from device_sdk.offload.pooling import LogarithmicPool
-from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.offload.remote_model import LogarithmicPool, RemoteModel
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.session.choosing import Choosing
 from device_sdk.session.remote_answers import RemoteAnswers

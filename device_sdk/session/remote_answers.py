@@ -13,24 +13,22 @@ import numpy.typing as npt
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.inputs import Inputs
 from device_sdk.errors import UsageError
-from device_sdk.execution.class_prior import corrected
-from device_sdk.execution.deciders import hard as hard_samples
-from device_sdk.execution.loaded_plan import AFTER_FAILURE, AT_END, AT_SERVER, LoadedPlan, Outcome
+from device_sdk.execution.loaded_plan import LoadedPlan
+from device_sdk.execution.loaded_segments import corrected
+from device_sdk.execution.outcome import AFTER_FAILURE, AT_END, AT_SERVER, Outcome
 from device_sdk.logs.adaptation_log import AdaptationLog, Escalating, Splitting
-from device_sdk.offload.asked_share import AskedShare
 from device_sdk.offload.escalation import Escalator
-from device_sdk.offload.link_estimate import LinkEstimate
-from device_sdk.offload.link_probe import LinkProbe, PlannedTail, ServerWait
+from device_sdk.offload.link_estimate import LinkEstimate, LinkProbe, PlannedTail, ServerWait
 from device_sdk.offload.packing import Activations
-from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_calls import RemoteReply
-from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.offload.remote_model import AskedShare, LogarithmicPool, RemoteModel
 from device_sdk.offload.tail import TailClient, runs_tails
 from device_sdk.policies.planning.server_evidence import Servers, ask_servers
 from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array
 from device_sdk.session.answer import ABSTAINED, FALLBACK, SERVER, SUBNET
 from device_sdk.supernet.cost import Uplink
+from device_sdk.supernet.deciders.port import hard as hard_samples
 from device_sdk.supernet.plan import Abstain, AnswerLocally, Ask, Edge, Hard, Plan, RemoteRef, Split
 
 if TYPE_CHECKING:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,18 +14,71 @@ from itertools import pairwise
 import numpy as np
 
 from device_sdk.errors import InfeasibleDeadlineError, PathweaveError, UsageError
-from device_sdk.execution.deadline import last_in_time
-from device_sdk.execution.deciders import hard as hard_samples
-from device_sdk.execution.memory_cap import PlanRetired
 from device_sdk.execution.outcome import Outcome
 from device_sdk.execution.plan_in_use import Active, PlanInUse
-from device_sdk.execution.step_times import StepTimes
-from device_sdk.runtimes.port import Array
-from device_sdk.runtimes.stop_signal import StopSignal
-from device_sdk.session.alarm import Alarm
-from device_sdk.session.answer import ABSTAINED, FALLBACK, SUBNET, Answer
-from device_sdk.session.running import Running
+from device_sdk.execution.running_calls import PlanRetired
+from device_sdk.execution.stepped_plan import StepTimes, last_in_time
+from device_sdk.runtimes.port import Array, StopSignal
+from device_sdk.session.answer import ABSTAINED, FALLBACK, SUBNET, Answer, Running
+from device_sdk.supernet.deciders.port import hard as hard_samples
 from device_sdk.supernet.plan import Abstain, AnswerLocally, Plan
+
+_IDLE_S = 1.0  # after which the thread ends
+
+
+class Alarm:
+    """``at`` may be called from any thread. Times are those of ``time.perf_counter``."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()  # guards what follows
+        self._waiting: list[tuple[float, int, StopSignal]] = []
+        self._numbers = itertools.count()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def at(self, time_s: float, signal: StopSignal) -> None:
+        """Set ``signal`` at ``time_s``. One that is set before, because it is no longer needed, is forgotten."""
+        with self._changed:
+            first = not self._waiting or time_s < self._waiting[0][0]
+            heapq.heappush(self._waiting, (time_s, next(self._numbers), signal))
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._ring, name="pathweave-deadline", daemon=True)
+                self._thread.start()
+            elif first:
+                self._changed.notify()
+
+    def close(self) -> None:
+        """End the thread; what waits is not set any more. May be called twice."""
+        with self._changed:
+            self._closed = True
+            self._waiting.clear()
+            self._changed.notify()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _ring(self) -> None:
+        idle_since_s = time.perf_counter()
+        while True:
+            with self._changed:
+                now_s = time.perf_counter()
+                if self._waiting:
+                    idle_since_s = now_s
+                if self._closed or now_s - idle_since_s >= _IDLE_S:
+                    self._thread = None
+                    return
+                next_s = self._waiting[0][0] if self._waiting else idle_since_s + _IDLE_S
+                self._changed.wait(min(max(next_s - now_s, 0.0), _IDLE_S))
+                due = self._due(time.perf_counter())
+            for signal in due:
+                signal.set()
+
+    def _due(self, now_s: float) -> list[StopSignal]:
+        due = []
+        while self._waiting and (self._waiting[0][0] <= now_s or self._waiting[0][2].is_set):
+            due.append(heapq.heappop(self._waiting)[2])
+        return due
+
 
 _MEASURE_AGAIN_S = 0.05  # at most so often, while deadlines are refused
 _LIVE_CALLS = 5  # whose median says how slow the device is

@@ -10,8 +10,17 @@ from typing import Protocol
 
 from device_sdk.errors import SignatureError
 from device_sdk.signing import signatures
-from device_sdk.signing.key_list import KEYS_MAX_BYTES, KeyList, list_digest, next_list, pinned_list
-from device_sdk.signing.release import RELEASE, Release, require_same_manifest, verify_release
+from device_sdk.signing.release import (
+    KEYS_MAX_BYTES,
+    RELEASE,
+    KeyList,
+    Release,
+    list_digest,
+    next_list,
+    pinned_list,
+    require_same_manifest,
+    verify_release,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +104,7 @@ class TrustedKeys:
                 return None
             raise SignatureError(
                 f"{parts.source} has no {RELEASE}, but a key list was given",
-                hint="who publishes the bundle makes it: pathweave release sign",
+                hint="who publishes the bundle makes it: pathweave sign release sign",
             )
         release = self._release(parts.release)
         require_same_manifest(release, parts.manifest)
@@ -143,5 +152,5 @@ def _read(path: Path) -> bytes:
             return file.read(KEYS_MAX_BYTES + 1)
     except OSError as error:
         raise SignatureError(
-            f"cannot read the key {path}: {error.strerror}", hint="make a pair with: pathweave key new NAME"
+            f"cannot read the key {path}: {error.strerror}", hint="make a pair with: pathweave sign key new NAME"
         ) from error

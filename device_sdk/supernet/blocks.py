@@ -13,9 +13,34 @@ from typing import Annotated, Literal
 import msgspec
 
 IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")  # names of bundles, blocks and exits
-BlockKind = Literal["original", "merged", "shrunk", "identity"]
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
+ORIGINAL = "original"  # the kind of the pretrained blocks, which lead from the input to the output
+
+
+class BlockKind(msgspec.Struct, frozen=True):
+    """Properties of a kind of blocks.
+
+    ``spans``: number of originals that a block replaces. ``weights``: there are some to train. ``skip``: the block
+    passes its input on as it is.
+    """
+
+    spans: Literal["one", "several", "any"] = "any"
+    weights: bool = True
+    skip: bool = False
+
+
+BLOCK_KINDS: dict[str, BlockKind] = {
+    ORIGINAL: BlockKind("one"),
+    "merged": BlockKind("several"),
+    "shrunk": BlockKind("one"),
+    "identity": BlockKind(weights=False, skip=True),
+}
+
+
+def kind_named(name: str) -> BlockKind:
+    """The properties of a kind. An unknown one spans any number of originals, has weights and is no skip."""
+    return BLOCK_KINDS.get(name, BlockKind())
 
 
 class Quantization(msgspec.Struct, frozen=True):
@@ -120,17 +145,28 @@ class Rendition(msgspec.Struct, frozen=True):
 
 
 class Block(msgspec.Struct, frozen=True):
-    """An edge of the supernet from cut point ``start`` to cut point ``end``."""
+    """An edge of the supernet from cut point ``start`` to cut point ``end``; ``kind``: see ``BLOCK_KINDS``."""
 
     id: str
     start: int
     end: int
-    kind: BlockKind
+    kind: str
     parameters: int
     macs: int
     renditions: tuple[Rendition, ...]
     distillation_error: float | None = None
     copied_from: str | None = None
+
+    @property
+    def is_original(self) -> bool:
+        """True for a pretrained block."""
+        return self.kind == ORIGINAL
+
+    @property
+    def fits_kind(self) -> bool:
+        """True if it replaces as many originals as its kind does."""
+        spans = kind_named(self.kind).spans
+        return spans == "any" or (self.end - self.start > 1) == (spans == "several")
 
 
 class Exit(msgspec.Struct, frozen=True):

@@ -1,14 +1,129 @@
-"""The one statement of what is wanted of a plan: what to optimise, the limits, and the kinds to consider."""
+"""What is wanted of a plan: one quantity to optimise, limits on the others."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 
-from device_sdk.errors import BudgetError
-from device_sdk.supernet.cost import MB, Budget
-from device_sdk.supernet.requirement import Optimised, Requirement
+from device_sdk.errors import BudgetError, InfeasibleBudgetError
+from device_sdk.supernet.cost import MB, Budget, PlanCost
+from device_sdk.supernet.plan import Plan
+
+Optimised = Literal["accuracy", "latency_ms", "energy_mj", "bytes_sent"]
+
+_AT_LEAST = ("accuracy", "coverage")
+_AT_MOST = ("latency_ms", "p95_latency_ms", "energy_mj", "bytes_sent", "peak_bytes", "share_asked")
+_MAY_BE_NOTHING = ("bytes_sent", "share_asked")
+
+
+class Requirement(msgspec.Struct, frozen=True, kw_only=True):
+    """Optimise one quantity under limits on others: ``accuracy`` and ``coverage`` from below, the rest from above.
+
+    Without ``coverage`` a plan may abstain from any share of the samples: its accuracy is that of those it answers.
+    ``certainty``: the probability, over the draw of the private samples, with which the accuracy holds on new samples
+    like them, between 0 and 1; None: it holds on the samples that the plan was chosen on.
+
+    Raises:
+        BudgetError: nothing is limited, or a limit makes no sense.
+    """
+
+    optimise: Optimised = "accuracy"
+    accuracy: float | None = None
+    certainty: float | None = None
+    coverage: float | None = None
+    latency_ms: float | None = None
+    p95_latency_ms: float | None = None
+    energy_mj: float | None = None
+    bytes_sent: float | None = None
+    peak_bytes: int | None = None
+    share_asked: float | None = None
+
+    def __post_init__(self) -> None:
+        limits = {name: getattr(self, name) for name in (*_AT_LEAST, *_AT_MOST)}
+        given = {name: limit for name, limit in limits.items() if limit is not None}
+        if not given:
+            raise BudgetError("the requirement limits nothing", hint="set a limit such as latency_ms")
+        for name, limit in given.items():
+            if name in _AT_LEAST and not 0 < limit <= 1:
+                raise BudgetError(f"the required {name} is {limit:g}; it must lie above 0 and be at most 1")
+            if name in _AT_MOST and not (limit > 0 or (name in _MAY_BE_NOTHING and limit == 0)):
+                raise BudgetError(f"the limit of {name} is {limit:g}; it must be above zero")
+        if self.certainty is not None:
+            self._check_promise(self.certainty)
+
+    def _check_promise(self, certainty: float) -> None:
+        if not 0 < certainty < 1:
+            raise BudgetError(f"the certainty is {certainty:g}; it must lie between 0 and 1")
+        if self.accuracy is None or self.accuracy == 1:
+            raise BudgetError("only an accuracy below 1 can be promised with a certainty", hint="set accuracy")
+
+    @classmethod
+    def of(cls, budget: Budget) -> Requirement:
+        """The same as a budget: the most accurate within its latency and memory that answers every sample."""
+        peak_bytes = None if budget.memory_mb is None else round(budget.memory_mb * MB)
+        return cls(coverage=1.0, latency_ms=budget.latency_ms, peak_bytes=peak_bytes)
+
+    @property
+    def limits(self) -> list[tuple[str, float, bool]]:
+        """The limits set: name of the quantity, its limit, and True if that is the least allowed, False if the most."""
+        named = [(name, getattr(self, name), name in _AT_LEAST) for name in (*_AT_LEAST, *_AT_MOST)]
+        return [(name, limit, is_least) for name, limit, is_least in named if limit is not None]
+
+    def misses(self, cost: PlanCost) -> dict[str, float]:
+        """The limits that ``cost`` breaks, each with its value; an unknown value breaks its limit (as inf, or 0)."""
+        broken: dict[str, float] = {}
+        for name, limit, is_least in self.limits:
+            value = getattr(cost, name)
+            if value is None or (value < limit if is_least else value > limit):
+                broken[name] = (0.0 if is_least else math.inf) if value is None else value
+        return broken
+
+    def value(self, cost: PlanCost) -> float:
+        """Value of the optimised quantity, negated where less is better; minus infinity where it is unknown."""
+        value = getattr(cost, self.optimise)
+        if value is None:
+            return -math.inf
+        return float(value) if self.optimise == "accuracy" else -float(value)
+
+    def excess(self, cost: PlanCost) -> float:
+        """Sum of the relative distances by which ``cost`` misses the limits; 0 where it keeps them."""
+        excess = 0.0
+        for name, value in self.misses(cost).items():
+            limit = getattr(self, name)
+            excess += abs(value - limit) / limit if limit else value
+        return excess
+
+
+def best_plan(judged: Iterable[tuple[Plan, PlanCost]], requirement: Requirement) -> tuple[Plan, PlanCost]:
+    """The plan that ``requirement`` puts first; of equals the quickest.
+
+    Raises:
+        InfeasibleBudgetError: none keeps the limits; names the nearest and the limits that it misses.
+        BudgetError: there are no plans.
+    """
+    pairs = list(judged)
+    if not pairs:
+        raise BudgetError("there are no plans to choose from")
+    kept = [pair for pair in pairs if not requirement.misses(pair[1])]
+    if kept:
+        return max(kept, key=lambda pair: (requirement.value(pair[1]), -_latency_ms(pair[1])))
+    plan, cost = min(pairs, key=lambda pair: requirement.excess(pair[1]))
+    missed = ", ".join(f"{name} {value:.4g}" for name, value in requirement.misses(cost).items())
+    raise InfeasibleBudgetError(
+        f"no plan keeps the requirement; the nearest has {missed}",
+        nearest=plan.subnet.block_ids,
+        nearest_latency_ms=_latency_ms(cost),
+        nearest_peak_bytes=cost.peak_bytes,
+        hint="relax what it misses",
+    )
+
+
+def _latency_ms(cost: PlanCost) -> float:
+    return math.inf if cost.latency_ms is None else cost.latency_ms
+
 
 Kind = Literal["subnets", "exits", "abstain", "ask", "split", "hybrid"]
 KINDS: tuple[Kind, ...] = ("subnets", "exits", "abstain", "ask", "split", "hybrid")

@@ -8,11 +8,19 @@ it. Kinds carry a tag, the plan a format number. Decoding refuses unknown kinds 
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Collection
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
+
+from device_sdk.errors import UsageError
+from device_sdk.files.atomic import decode_json
+from device_sdk.supernet.deciders.logistic import Logistic as Logistic
+from device_sdk.supernet.deciders.port import Entropy as Entropy
+from device_sdk.supernet.deciders.port import Margin as Margin
+from device_sdk.supernet.deciders.port import MaxConfidence as MaxConfidence
+from device_sdk.supernet.deciders.port import Thresholded
+from device_sdk.supernet.deciders.router import Router as Router
 
 
 class Edge(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
@@ -151,101 +159,13 @@ class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return not self.position and not self.tail
 
 
-class MaxConfidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="max_confidence"):
-    """Hard is a sample whose largest class probability lies below ``threshold``."""
-
-    threshold: float
-
-
-class Entropy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="entropy"):
-    """Hard is a sample whose class probabilities have more entropy than ``threshold``, in nats."""
-
-    threshold: float
-
-
-class Margin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="margin"):
-    """Hard is a sample whose two largest class probabilities differ by less than ``threshold``."""
-
-    threshold: float
-
-
-LogitFeature = Literal["top_1", "top_2", "entropy", "logit_margin", "log_sum_exp"]
-"""A number of one sample's logits: the two largest class probabilities, their entropy in nats, the difference of the
-two largest logits, and the logarithm of the sum of the logits' exponentials."""
-
-
-class Logistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="logistic"):
-    """Hard is a sample whose estimated probability that the answer is right lies below ``threshold``.
-
-    The estimate is ``sigmoid(bias + Σ weights · features + by_answer[first] + by_runner_up[second])``, where first and
-    second are the two most probable classes; of equal ones the lower index comes first. The last two lists have a
-    number per class, or none. With ``top_1`` and ``top_2`` alone it is HI's binary logistic regression (§3.3).
-
-    Raises:
-        ValueError: there is not one weight per feature, the lists differ in length, or a number is not finite.
-    """
-
-    threshold: float
-    features: tuple[LogitFeature, ...]
-    weights: tuple[float, ...]
-    bias: float
-    by_answer: tuple[float, ...] = ()
-    by_runner_up: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.features or len(self.features) != len(self.weights):
-            raise ValueError(f"a logistic decider has {len(self.features)} features and {len(self.weights)} weights")
-        if len(self.by_answer) != len(self.by_runner_up):
-            raise ValueError("a logistic decider has weights for two numbers of classes")
-        if not all(map(math.isfinite, (*self.weights, self.bias, *self.by_answer, *self.by_runner_up))):
-            raise ValueError("a logistic decider has a weight that is not finite")
-
-
-ROUTER_FEATURES = 101
-MOST_ROUTER_NEURONS = 256  # of a hidden layer: a router takes at most 0.4 MB
-
-
-class Router(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="router"):
-    """Hard is a sample whose estimated probability that asking gains nothing lies below ``threshold``.
-
-    Source: Hybrid App. B.2.
-
-    A network with two ``hidden`` layers of rectified linear units on 101 meta-features of the logits, and a sigmoid at
-    its end. ``weights``: float32, little-endian, one after the other: the mean of each feature and one over its
-    spread; then for each of the three layers its matrix [inputs, outputs], row by row, and its biases.
-    A feature enters as (feature − mean) · (one over spread), held within ±5.
-
-    Raises:
-        ValueError: a layer has no or too many neurons, or the weights are not as many as they need or not finite.
-    """
-
-    threshold: float
-    hidden: tuple[int, int]
-    weights: bytes
-
-    def __post_init__(self) -> None:
-        if not all(1 <= neurons <= MOST_ROUTER_NEURONS for neurons in self.hidden):
-            raise ValueError(f"a router's hidden layers have 1 to {MOST_ROUTER_NEURONS} neurons, not {self.hidden}")
-        if len(self.weights) != 4 * self.weight_count(self.hidden):
-            raise ValueError(
-                f"a router of {self.hidden} neurons has {self.weight_count(self.hidden)} weights of four bytes, "
-                f"not {len(self.weights)} bytes"
-            )
-        if not all(math.isfinite(number) for (number,) in struct.iter_unpack("<f", self.weights)):
-            raise ValueError("a router has a weight that is not finite")
-
-    @staticmethod
-    def weight_count(hidden: tuple[int, int]) -> int:
-        """Number of float32 values in the ``weights`` of a router with these hidden layers."""
-        first, second = hidden
-        return 2 * ROUTER_FEATURES + (ROUTER_FEATURES + 1) * first + (first + 1) * second + second + 1
-
-
 Decider = MaxConfidence | Entropy | Margin | Logistic | Router
-"""Rules that find hard samples by their logits. Scored in ``execution/deciders.py``."""
+UNFITTED: tuple[Decider, ...] = tuple(
+    kind(0.0) for kind in get_args(Decider) if kind.__struct_fields__ == ("threshold",)
+)
 
 
-def decider_kind(decider: Decider) -> str:
+def decider_kind(decider: Thresholded) -> str:
     """Its tag in JSON."""
     return str(decider.__struct_config__.tag)
 
@@ -364,3 +284,27 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="f
             asks = "ask early" if self.asks_early else "ask"
             words.append(asks if isinstance(self.hard, Ask) else "abstain")
         return " + ".join(words) or "subnet"
+
+
+_NEWER = "it was written by another version of Pathweave: adapt again, or take the SDK that wrote it"
+
+
+def encode_plan(plan: Plan) -> bytes:
+    """``plan`` as JSON in UTF-8, every field written out."""
+    return msgspec.json.encode(plan)
+
+
+def decode_plan(data: bytes) -> Plan:
+    """The plan that ``data`` holds. Whether a bundle has such a plan, ``Supernet.check_plan`` says.
+
+    Raises:
+        UsageError: not JSON, not a plan, of another format, or of an unknown kind.
+    """
+    try:
+        found = decode_json(data, dict[str, object])
+        if found.get("format") != PLAN_FORMAT:
+            said = f"format {found['format']}" if "format" in found else "the first format"
+            raise UsageError(f"this is a plan of {said}, not of format {PLAN_FORMAT}", hint=_NEWER)
+        return decode_json(data, Plan)
+    except ValueError as error:
+        raise UsageError(f"this is no plan: {error}", hint=_NEWER) from error

@@ -19,7 +19,6 @@ from device_sdk.supernet.plan import (
     Decider,
     Edge,
     ExitChoice,
-    Logistic,
     Plan,
     Split,
     Subnet,
@@ -71,7 +70,7 @@ class Supernet:
                     f"exit {exit_.id} is at cut point {exit_.position}; exits lie between 0 and {self.output_index}"
                 )
             _check_renditions(f"exit {exit_.id}", exit_.renditions)
-        starts = sorted(block.start for block in self.blocks if block.kind == "original")
+        starts = sorted(block.start for block in self.blocks if block.is_original)
         if starts != list(range(self.output_index)):
             raise ManifestError("the original blocks do not make one path from the input to the output")
         self._check_input_sizes()
@@ -94,7 +93,7 @@ class Supernet:
                 or one.shapes[-1][-1] != self.cut_points[-1].tensors[-1].shape
             ):
                 raise ManifestError(f"the input size {name} has other ends than the model")
-        stuck = [block.id for block in self.blocks if block.kind == "original" and not _runs_at_any_size(block)]
+        stuck = [block.id for block in self.blocks if block.is_original and not _runs_at_any_size(block)]
         if self.input_sizes and stuck:
             raise ManifestError(f"block {stuck[0]} runs at no other input size than the model's own")
 
@@ -108,8 +107,7 @@ class Supernet:
     def _check_block(self, block: Block, mandatory: list[int]) -> None:
         if not 0 <= block.start < block.end <= self.output_index:
             raise ManifestError(f"block {block.id} runs from {block.start} to {block.end}")
-        # an identity skips a span of any length
-        if block.kind != "identity" and (block.end - block.start > 1) != (block.kind == "merged"):
+        if not block.fits_kind:
             raise ManifestError(f"block {block.id} is {block.kind}, but runs from {block.start} to {block.end}")
         _check_renditions(f"block {block.id}", block.renditions)
         following = bisect_right(mandatory, block.start)
@@ -123,7 +121,7 @@ class Supernet:
 
     @cached_property
     def _originals(self) -> dict[int, Block]:
-        return {block.start: block for block in self.blocks if block.kind == "original"}
+        return {block.start: block for block in self.blocks if block.is_original}
 
     @cached_property
     def sizes(self) -> tuple[tuple[int, ...], ...]:
@@ -347,8 +345,8 @@ class Supernet:
 
     def _check_decider(self, decider: Decider) -> None:
         classes = self.cut_points[-1].tensors[-1].shape[-1]
-        if isinstance(decider, Logistic) and len(decider.by_answer) not in (0, classes):
-            raise UsageError(f"the decider was made for {len(decider.by_answer)} classes; the model has {classes}")
+        if decider.made_for not in (0, classes):
+            raise UsageError(f"the decider was made for {decider.made_for} classes; the model has {classes}")
 
     def _check_split(self, split: Split, subnet: Subnet, exits: list[int]) -> None:
         if split.is_whole:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from device_sdk.errors import UsageError
-from device_sdk.transports.addresses import origin
-from device_sdk.transports.port import Clock, Deadlines, Reply, Transport
+from device_sdk.transports.port import Clock, Deadlines, Reply, Transport, origin
 
 
 def _http(url: str, token: str | None) -> Transport:

@@ -16,8 +16,8 @@ import urllib3
 from urllib3 import exceptions as urllib3_errors
 
 from device_sdk.errors import DeadlineError, ProtocolError, TransferError, UsageError
-from device_sdk.transports import addresses
 from device_sdk.transports.port import Clock, Deadlines
+from device_sdk.transports.port import origin as origin_of
 
 CHUNK_BYTES = 65_536
 POOLED_CONNECTIONS = 8  # per origin
@@ -37,7 +37,7 @@ class HttpTransport:
         if token is not None and not (token.isascii() and token.isprintable() and " " not in token and token):
             raise UsageError("the token is empty or has a space or a character that is not printable ASCII")
         self._token = token
-        self._origin = None if origin is None else addresses.origin(origin)
+        self._origin = None if origin is None else origin_of(origin)
         self._clock = clock
         self._manager = urllib3.PoolManager(maxsize=POOLED_CONNECTIONS, retries=False)
         self._manager.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
@@ -54,7 +54,7 @@ class HttpTransport:
         max_bytes: int,
     ) -> Iterator[HttpReply]:
         """See the port."""
-        server = addresses.origin(url)
+        server = origin_of(url)
         patience = _Patience(deadlines, self._clock)
         with _our_errors(server):
             response = self._response(method, url, self._headers(server, headers), body, patience)

@@ -10,12 +10,12 @@ import msgspec
 from device_sdk import __version__
 from device_sdk.bundles.manifest import FORMAT_VERSION, Manifest, Metrics, Onnx, Provenance, SelfTest, Task
 from device_sdk.supernet.blocks import CutPoint, InputSize
-from packager.assembly.bundle_writer import BundleWriter
 from packager.assembly.validation import Validation
 from packager.assembly.verified import Verified
 from packager.exporting.onnx_exporter import IR_VERSION, OPSET
 from packager.exporting.verification import SELF_TEST_BATCH, SELF_TEST_SEED
 from packager.inputs.job import Job
+from packager.output.bundle_folder import BundleWriter
 from packager.renditions.rendition_set import RenditionSet
 from packager.supernet.expansion import Expansion
 from packager.training.phases import DISTIL, EXITS, TUNE

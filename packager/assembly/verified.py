@@ -38,11 +38,11 @@ def verify(
     with progress.task("verify", len(expansion.blocks) + len(expansion.exits) + SUBNETS + 3) as task:
         for block in expansion.blocks:
             task.note(block.id)
-            golden[block.id] = verifier.block_golden(block.id)
+            golden[block.id] = verifier.golden([block.id])
             task.advance()
         for exit_ in expansion.exits:
             task.note(exit_.id)
-            golden[exit_.id] = verifier.exit_golden(exit_.id)
+            golden[exit_.id] = verifier.golden([], exit_.id)
             task.advance()
         task.note("sampled subnets")
         verifier.sampled_subnets(seed=seed, checked=task.advance)

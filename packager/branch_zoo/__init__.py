@@ -1,1 +1,1 @@
-"""Heterogeneous exits: a grid of branch structures, their training, survival and self-merging (MEEdge §3.2, §3.5)."""
+"""Exits: two plain structures, or a grid of them, with training, survival and self-merging (MEEdge §3.2, §3.5)."""

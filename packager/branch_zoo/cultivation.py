@@ -16,20 +16,15 @@ from typing import Any
 import torch
 
 from device_sdk.progress import Progress
-from packager.branch_zoo.branch_training import BranchTraining, branch_accuracy
 from packager.branch_zoo.features import FeatureBatch, StemmedBatches, held_out_batches, positions_together
-from packager.branch_zoo.few_shot import DATA_SHARE, few_vectors, retrain_to_least_loss
 from packager.branch_zoo.modules import Branch, build_branch
-from packager.branch_zoo.rungs import RungTraining
-from packager.branch_zoo.saved import ZooCheckpoints
-from packager.branch_zoo.self_merge import best_merge
-from packager.branch_zoo.settings import ZooSettings
+from packager.branch_zoo.rungs import BranchTraining, RungTraining, ZooCheckpoints, ZooSettings, branch_accuracy
+from packager.branch_zoo.selection import AnswerTimes, survives
+from packager.branch_zoo.self_merge import DATA_SHARE, best_merge, exit_of, few_vectors, retrain_to_least_loss
 from packager.branch_zoo.specs import BranchSpec, branch_cost, specs_for
-from packager.branch_zoo.stored_branch import exit_of
-from packager.branch_zoo.survival import AnswerTimes, survives
+from packager.data.batches import BatchSource
 from packager.supernet.expansion import Expansion, TrainableExit, count_macs
 from packager.tasks import Classification, LearningTask
-from packager.training.batches import BatchSource
 from packager.training.ranks import Alone, LeadClock, Ranks
 
 _MERGE_SHARE = 0.1  # of a cut point's time, for siblings
@@ -134,7 +129,11 @@ class Cultivation:
         kept_siblings = [one for one in siblings if self._survives(position, *one, judged_on)]
         return {
             "exits": [
-                {"name": spec.name, "accuracy": accuracy, "state": _on_cpu(branch)}
+                {
+                    "name": spec.name,
+                    "accuracy": accuracy,
+                    "state": {key: value.detach().cpu().clone() for key, value in branch.state_dict().items()},
+                }
                 for spec, branch, accuracy in alive + kept_siblings
             ],
             "trained": len(range(self._ranks.share.rank, len(specs), self._ranks.share.count)),
@@ -270,7 +269,3 @@ class Cultivation:
         if used < min(whole, self._settings.steps or whole):
             notes.append(f"branch zoo: the cache of features holds {used} of {whole} batches, and only they were used")
         return tuple(notes)
-
-
-def _on_cpu(branch: Branch) -> dict[str, torch.Tensor]:
-    return {key: value.detach().cpu().clone() for key, value in branch.state_dict().items()}

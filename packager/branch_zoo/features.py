@@ -12,9 +12,9 @@ from torch import nn
 from device_sdk.errors import StorageError
 from packager.branch_zoo.modules import stem_of
 from packager.branch_zoo.specs import layout_of
+from packager.data.batches import BatchSource
 from packager.tracing.traced_model import TracedModel
-from packager.training.batches import BatchSource
-from packager.training.feature_cache import FeatureCache
+from packager.training.caches import FeatureCache
 
 _STEMMED_AT_ONCE = 64  # held-out samples in one forward pass
 

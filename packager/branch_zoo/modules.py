@@ -14,9 +14,10 @@ from torch import nn
 from torch.nn import functional
 
 from packager.branch_zoo.specs import (
-    DILATION,
+    CONVOLUTION_KINDS,
     BranchSpec,
     ConvPart,
+    Filter,
     Layout,
     Shape,
     cells,
@@ -29,6 +30,7 @@ from packager.branch_zoo.specs import (
 _CONVOLUTION: tuple[type[nn.Module], ...] = (nn.Conv1d, nn.Conv2d)  # by the number of axes, less one
 _NORM: tuple[type[nn.Module], ...] = (nn.BatchNorm1d, nn.BatchNorm2d)
 _GENERATOR = threading.Lock()  # layers draw from torch's global generator, which all threads share
+__all__ = ["Branch", "Stem", "build_branch", "specs_for", "stem_of"]
 
 
 class Branch(nn.Module):
@@ -121,48 +123,32 @@ def _conv(part: ConvPart, layout: Layout) -> nn.Sequential:
         pairwise(part.channels(layout.channels)), strides(part, layout.pooled), strict=True
     ):
         norm, convolution = _NORM[axes - 1], _CONVOLUTION[axes - 1]
-        layers += [*_filters(part, inputs, stride), norm(inputs), nn.ReLU()]
+        for one in CONVOLUTION_KINDS[part.kind](part.kernel, stride):
+            layers += _depthwise(inputs, one)
+        layers += [norm(inputs), nn.ReLU()]
         if part.kind != "depthwise":
             layers += [convolution(inputs, outputs, 1, bias=False), norm(outputs), nn.ReLU()]
     return nn.Sequential(*layers)
 
 
-def _filters(part: ConvPart, channels: int, stride: tuple[int, ...]) -> list[nn.Module]:
-    """The depthwise filters of one layer."""
-    axes = len(stride)
-    kernels: list[tuple[tuple[int, ...], tuple[int, ...]]]
-    if part.kind == "spatial" and axes == 2:
-        kernels = [((part.kernel, 1), (stride[0], 1)), ((1, part.kernel), (1, stride[1]))]
-    elif part.kind == "spatial":
-        kernels = [((part.kernel,), stride), ((part.kernel,), (1,))]
-    else:
-        kernels = [((part.kernel,) * axes, stride)]
-    if part.kind == "dilated":
-        return _dilated(kernels[0][0], channels, stride)
-    return [_depthwise(channels, kernel, stride=step) for kernel, step in kernels]
+def _depthwise(channels: int, one: Filter) -> list[nn.Module]:
+    """One filter.
 
-
-def _dilated(kernel: tuple[int, ...], channels: int, stride: tuple[int, ...]) -> list[nn.Module]:
-    """Along an axis with stride 2, dilation by 2 reads every second position only: thinned out first, it costs less."""
-    dilation = tuple(DILATION // step for step in stride)
-    filters = _depthwise(channels, kernel, stride=(1,) * len(stride), dilation=dilation)
-    return [_Thinned(stride), filters] if max(stride) > 1 else [filters]
-
-
-def _depthwise(
-    channels: int, kernel: tuple[int, ...], *, stride: tuple[int, ...], dilation: tuple[int, ...] | None = None
-) -> nn.Module:
-    dilation = dilation or (1,) * len(kernel)
-    return _CONVOLUTION[len(kernel) - 1](
+    Along an axis with stride 2, dilation by 2 reads every second position only: thinned out first, it costs less.
+    """
+    thinned = one.dilation > 1
+    dilation = tuple(max(1, one.dilation // step) for step in one.stride)
+    convolution = _CONVOLUTION[len(one.kernel) - 1](
         channels,
         channels,
-        kernel,
-        stride=stride,
-        padding=tuple(step * (size // 2) for step, size in zip(dilation, kernel, strict=True)),
+        one.kernel,
+        stride=1 if thinned else one.stride,
+        padding=tuple(step * (size // 2) for step, size in zip(dilation, one.kernel, strict=True)),
         dilation=dilation,
         groups=channels,
         bias=False,
     )
+    return [_Thinned(one.stride), convolution] if thinned and max(one.stride) > 1 else [convolution]
 
 
 class _Thinned(nn.Module):
@@ -188,6 +174,3 @@ def _dense(spec: BranchSpec, layout: Layout, classes: int) -> nn.Sequential:
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     last = spec.dense.hidden[-1] if spec.dense.hidden else features
     return nn.Sequential(*layers, nn.Linear(last, classes))
-
-
-__all__ = ["Branch", "Stem", "build_branch", "specs_for", "stem_of"]

@@ -11,11 +11,10 @@ A branch is: average pooling of large maps, convolution part, average pooling to
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
 
-ConvKind = Literal["none", "depthwise", "separable", "spatial", "dilated"]
 Shape = tuple[int, ...]
 
 POOLED_ABOVE = 16  # a side is pooled by the largest factor that leaves so many positions
@@ -26,14 +25,46 @@ _BYTES = 4  # of a parameter
 
 
 @dataclass(frozen=True)
-class ConvPart:
-    """``layers`` convolutions of one kind, each followed by batch-norm and a rectifier.
+class Filter:
+    """A depthwise filter: its kernel, stride and dilation along each axis."""
 
-    All filters are depthwise. ``separable``, ``spatial`` (k×1, then 1×k) and ``dilated`` (by 2) are followed by a 1×1
-    convolution that doubles the channels, up to ``MOST_CHANNELS``.
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: int = 1
+
+
+def _square(kernel: int, stride: tuple[int, ...]) -> list[Filter]:
+    return [Filter((kernel,) * len(stride), stride)]
+
+
+def _spatial(kernel: int, stride: tuple[int, ...]) -> list[Filter]:
+    """k×1, then 1×k. On tokens, which have one axis, both lie along it."""
+    if len(stride) == 1:
+        return [Filter((kernel,), stride), Filter((kernel,), (1,))]
+    return [Filter((kernel, 1), (stride[0], 1)), Filter((1, kernel), (1, stride[1]))]
+
+
+def _dilated(kernel: int, stride: tuple[int, ...]) -> list[Filter]:
+    return [Filter((kernel,) * len(stride), stride, DILATION)]
+
+
+# by kind, the depthwise filters of a layer for a kernel size and the layer's stride
+CONVOLUTION_KINDS: dict[str, Callable[[int, tuple[int, ...]], list[Filter]]] = {
+    "depthwise": _square,
+    "separable": _square,
+    "spatial": _spatial,
+    "dilated": _dilated,
+}
+
+
+@dataclass(frozen=True)
+class ConvPart:
+    """``layers`` convolutions of one of ``CONVOLUTION_KINDS``, each followed by batch-norm and a rectifier.
+
+    All kinds but ``depthwise`` are followed by a 1×1 convolution that doubles the channels, up to ``MOST_CHANNELS``.
     """
 
-    kind: ConvKind = "none"
+    kind: str = "none"
     kernel: int = 1
     layers: int = 0
 
@@ -83,7 +114,7 @@ class BranchSpec:
 
 CONVOLUTIONS: tuple[ConvPart, ...] = (
     ConvPart(),
-    *(ConvPart(kind, k, 1) for kind in ("depthwise", "separable", "spatial", "dilated") for k in (3, 5, 7)),
+    *(ConvPart(kind, k, 1) for kind in CONVOLUTION_KINDS for k in (3, 5, 7)),
     ConvPart("separable", 3, 2),
     ConvPart("separable", 5, 2),
 )
@@ -190,8 +221,8 @@ def branch_cost(spec: BranchSpec, shape: Shape, *, classes: int) -> BranchCost:
     macs = parameters = 0
     sides, channels = layout.pooled, spec.conv.channels(layout.channels)
     for (inputs, outputs), stride in zip(pairwise(channels), strides(spec.conv, sides), strict=True):
-        for taps, step in filters(spec.conv, stride):
-            sides = strided(sides, step)
+        for one in CONVOLUTION_KINDS[spec.conv.kind](spec.conv.kernel, stride):
+            sides, taps = strided(sides, one.stride), math.prod(one.kernel)
             macs += inputs * taps * math.prod(sides)
             parameters += inputs * taps
         parameters += 2 * inputs
@@ -203,15 +234,3 @@ def branch_cost(spec: BranchSpec, shape: Shape, *, classes: int) -> BranchCost:
     for inputs, outputs in pairwise((features, *spec.dense.hidden, classes)):
         macs, parameters = macs + inputs * outputs, parameters + (inputs + 1) * outputs
     return BranchCost(macs, parameters)
-
-
-def filters(part: ConvPart, stride: tuple[int, ...]) -> list[tuple[int, tuple[int, ...]]]:
-    """Taps and stride of the depthwise filters of one layer, in order.
-
-    On tokens, which have one axis, the two filters of ``spatial`` both lie along it.
-    """
-    if part.kind != "spatial":
-        return [(part.kernel ** len(stride), stride)]
-    if len(stride) == 1:
-        return [(part.kernel, stride), (part.kernel, (1,))]
-    return [(part.kernel, (stride[0], 1)), (part.kernel, (1, stride[1]))]

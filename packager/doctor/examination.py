@@ -17,7 +17,7 @@ from device_sdk.errors import MissingExtraError
 from device_sdk.offload.packing import can_travel, packet_bytes
 from device_sdk.supernet.blocks import CutPoint
 from device_sdk.supernet.paths import architecture_count
-from device_sdk.supernet.plan import size_text
+from packager.branch_zoo.plain import attach_exits
 from packager.doctor import verdicts
 from packager.doctor.verdicts import Position, TriedSize, Verdict
 from packager.inputs.model_loader import LoadedModel
@@ -26,11 +26,10 @@ from packager.planning.estimate import Estimator, measured_machine
 from packager.planning.estimate import Size as SupernetSize
 from packager.planning.run_plan import estimated
 from packager.renditions import KINDS
-from packager.supernet.blocks.identity import identity_blocks
-from packager.supernet.blocks.shrunk import shrunk_blocks
+from packager.supernet.blocks import BUILDERS
+from packager.supernet.blocks.originals import Originals
 from packager.supernet.blocks.streams import several
 from packager.supernet.blocks.trainable import AddedBlocks
-from packager.supernet.exits import attach_exits
 from packager.supernet.expansion import Expansion, expand
 from packager.supernet.input_sizes import candidate_sizes, usable_sizes
 from packager.tracing.traced_model import TracedModel, trace
@@ -155,11 +154,10 @@ def _noise(input_shape: Sequence[int]) -> torch.Tensor:
 
 def _grown(traced: TracedModel, recipe: Recipe) -> _Supernet:
     merged = expand(traced, max_span=recipe.max_span)
-    inner, streams = merged.originals[1:-1], several(traced.cuts)
-    skips = identity_blocks(inner, traced.cuts, max_span=recipe.max_span, taps=traced.taps)
-    single = [block for block in inner if not streams & {block.start, block.end}]
+    originals = Originals(traced, recipe.max_span, shrink_rates=_SHRINK_RATES, identity=True)
+    skips = BUILDERS["identity"](originals)
     try:
-        shrunk = shrunk_blocks(single, traced.tensors, rates=_SHRINK_RATES)
+        shrunk = BUILDERS["shrunk"](originals)
     except MissingExtraError as error:
         shrunk = AddedBlocks((), (f"{error} ({error.hint})",))
     supernet = replace(merged, blocks=merged.blocks + skips.blocks)
@@ -188,26 +186,11 @@ def _sizes(expansion: Expansion, images: torch.Tensor | None) -> tuple[tuple[Tri
     """The smaller inputs that run, and notes on the others; without real images their errors are not checked."""
     shape = expansion.traced.tensors[0].shape
     wanted = candidate_sizes((shape[1], shape[2])) if len(shape) == 3 else []
-    if images is not None:
-        found, notes = usable_sizes(expansion, images, wanted) if wanted else ((), ())
-        return tuple(TriedSize(size.size, size.error) for size in found), notes
-    complaints = {size: _complaint(expansion, size) for size in wanted}
-    notes = tuple(f"no input of {size_text(size)}: {why}" for size, why in complaints.items() if why)
-    return tuple(TriedSize(size, None) for size, why in complaints.items() if not why), notes
-
-
-def _complaint(expansion: Expansion, size: tuple[int, int]) -> str | None:
-    """Why the original path does not run at an input size; None if it does."""
-    traced = expansion.traced
-    sample = _noise((traced.tensors[0].shape[0], *size))[:1]
-    try:
-        with torch.no_grad():
-            answer = traced.answer(sample)
-    except Exception as error:  # operators raise various errors on unsupported sizes
-        return (str(error).splitlines() or [type(error).__name__])[0][:120]
-    if tuple(answer.shape[1:]) != tuple(traced.tensors[-1].shape):
-        return f"the model answers {list(answer.shape[1:])} there"
-    return None
+    real = images is not None
+    samples = images if images is not None else _noise(shape)[:1]
+    found, notes = usable_sizes(expansion, samples, wanted, judged=real) if wanted else ((), ())
+    tried = tuple(TriedSize(size.size, size.error if real else None) for size in found)
+    return tried, notes if real else notes[::-1]  # the largest first
 
 
 def _estimates(

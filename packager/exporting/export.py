@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx
 
 from device_sdk.fragments.composition import Stretch
-from device_sdk.runtimes.allocator import WORTHWHILE_BYTES, give_back_freed_memory
+from device_sdk.runtimes.onnx_runtime import WORTHWHILE_BYTES, give_back_freed_memory
 from device_sdk.supernet.blocks import TensorSpec
 from packager.exporting.onnx_exporter import IR_VERSION, OPSET
 from packager.exporting.part_graphs import Part, part_graphs
@@ -77,7 +77,10 @@ def export_blocks(expansion: Expansion) -> ExportedBlocks:
 def deduplicate_weights(expansion: Expansion, cut: dict[str, onnx.GraphProto]) -> ExportedBlocks:
     """Serialize the graphs of blocks and exits. Large weights used by several are stored once. Empties ``cut``."""
     shared = _shared_initializers(cut)
-    needs = {name: tuple(sorted(shared.keys() & _initializer_names(graph))) for name, graph in cut.items()}
+    needs = {
+        name: tuple(sorted(shared.keys() & {tensor.name for tensor in graph.initializer}))
+        for name, graph in cut.items()
+    }
     for graph in cut.values():
         for index in reversed(range(len(graph.initializer))):
             if graph.initializer[index].name in shared:
@@ -120,7 +123,3 @@ def _content_name(tensor: onnx.TensorProto) -> str:
     digest = hashlib.sha256(f"{tensor.data_type}{list(tensor.dims)}".encode())
     digest.update(tensor.raw_data)
     return f"shared/{digest.hexdigest()[:24]}"
-
-
-def _initializer_names(graph: onnx.GraphProto) -> set[str]:
-    return {tensor.name for tensor in graph.initializer}

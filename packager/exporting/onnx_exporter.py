@@ -1,12 +1,16 @@
-"""The only call of torch's ONNX exporter, and checks of its result."""
+"""The only call of torch's ONNX exporter, checks of its result, and rewrites of graphs into equivalent operators that
+engines run faster (docs/adr/0020-rewritten-shortcuts.md).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx
 import torch
+from onnx import helper, numpy_helper
 from torch import nn
 
 from device_sdk.supernet.blocks import TensorSpec
@@ -16,6 +20,9 @@ from packager.torch_noise import torch_silenced
 OPSET = 20
 IR_VERSION = 10
 _EXAMPLE_BATCH = 2
+_MOST_WEIGHTS = 16_384  # of a selecting convolution: 64 KB; a larger one would cost more than it saves
+_SPATIAL = (2, 3)  # axes of [batch, channels, height, width]
+_Shapes = Mapping[str, Sequence[int | None]]
 
 
 def export_whole(model: nn.Module, spec: TensorSpec) -> bytes:
@@ -123,3 +130,126 @@ def _export(
     proto = exported.model_proto
     proto.ir_version = IR_VERSION
     return proto
+
+
+def select_by_convolution(graph: onnx.GraphProto) -> None:
+    """Replace every shortcut that slices each n-th position and pads channels with zeros by one 1×1 convolution.
+
+    ResNets for small images have them (He et al. 2016, §4.2, option A). ONNX Runtime keeps features in a blocked layout
+    between convolutions; a slice or pad converts them back, and the rest of the stage stays in the plain layout. The
+    weights are zeros and ones, so results are equal. Changes ``graph``.
+    """
+    shapes = _shapes(graph)
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+    producers = {output: node for node in graph.node for output in node.output}
+    readers: dict[str, int] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers[name] = readers.get(name, 0) + 1
+    for pad in [node for node in graph.node if node.op_type == "Pad"]:
+        found = _selection(pad, producers, weights, readers, shapes)
+        if found is not None:
+            _replace(graph, found)
+    used = {name for node in graph.node for name in node.input}
+    kept = [tensor for tensor in graph.initializer if tensor.name in used]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+
+
+def _shapes(graph: onnx.GraphProto) -> _Shapes:
+    """The shapes of float tensors recorded by the exporter; None for dynamic extents."""
+    values = [*graph.input, *graph.value_info, *graph.output]
+    return {
+        value.name: [dim.dim_value or None for dim in value.type.tensor_type.shape.dim]
+        for value in values
+        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    }
+
+
+@dataclass(frozen=True)
+class _Selection:
+    """Nodes, the pad last, that slice ``source`` with ``strides`` and pad its channels with zeros."""
+
+    nodes: tuple[onnx.NodeProto, ...]
+    source: str
+    strides: tuple[int, int]
+    channels: int
+    before: int
+    after: int
+
+
+def _selection(
+    pad: onnx.NodeProto,
+    producers: Mapping[str, onnx.NodeProto],
+    weights: Mapping[str, onnx.TensorProto],
+    readers: Mapping[str, int],
+    shapes: _Shapes,
+) -> _Selection | None:
+    """The selection that ends at ``pad``; None if it or the slices before it do anything else."""
+    around = _channel_padding(pad, weights)
+    nodes, source, strides = [pad], pad.input[0], [1, 1]
+    while (node := producers.get(source)) is not None and node.op_type == "Slice":
+        stride = _stride(node, weights)
+        if stride is None or readers[source] != 1:
+            break
+        nodes.insert(0, node)
+        strides = [one * other for one, other in zip(strides, stride, strict=True)]
+        source = node.input[0]
+    shape = shapes.get(source)
+    if around is None or len(nodes) == 1 or shape is None or len(shape) != 4 or shape[1] is None:
+        return None
+    if shape[1] * (shape[1] + sum(around)) > _MOST_WEIGHTS:
+        return None
+    return _Selection(tuple(nodes), source, (strides[0], strides[1]), shape[1], *around)
+
+
+def _channel_padding(pad: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -> tuple[int, int] | None:
+    """Zeros before and after the channels; None for other axes or values."""
+    mode = next((a.s for a in pad.attribute if a.name == "mode"), b"constant")
+    if mode != b"constant" or len(pad.input) > 3:
+        return None
+    amounts, value = (_constant(pad, position, weights) for position in (1, 2))
+    if amounts is None or amounts.shape != (8,) or (len(pad.input) > 2 and pad.input[2] and value is None):
+        return None
+    if (value is not None and value.any()) or (amounts < 0).any() or amounts[[0, 2, 3, 4, 6, 7]].any():
+        return None
+    return int(amounts[1]), int(amounts[5])
+
+
+def _stride(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -> tuple[int, int] | None:
+    """The strides of a slice over the full height and width; None if it crops."""
+    starts, ends, axes, steps = (_constant(node, position, weights) for position in (1, 2, 3, 4))
+    if starts is None or ends is None or axes is None or steps is None:
+        return None
+    strides = {2: 1, 3: 1}
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        if start != 0 or end < np.iinfo(np.int32).max or axis not in _SPATIAL or step < 1:
+            return None
+        strides[int(axis)] = int(step)
+    return strides[2], strides[3]
+
+
+def _constant(node: onnx.NodeProto, position: int, weights: Mapping[str, onnx.TensorProto]) -> np.ndarray | None:
+    if len(node.input) <= position or node.input[position] not in weights:
+        return None
+    return numpy_helper.to_array(weights[node.input[position]])
+
+
+def _replace(graph: onnx.GraphProto, found: _Selection) -> None:
+    pad = found.nodes[-1]
+    weight = np.zeros((found.before + found.channels + found.after, found.channels, 1, 1), dtype=np.float32)
+    kept = np.arange(found.channels)
+    weight[found.before + kept, kept] = 1.0
+    name = f"{pad.output[0]}_selection"
+    graph.initializer.append(numpy_helper.from_array(weight, name))
+    convolution = helper.make_node(
+        "Conv",
+        [found.source, name],
+        [pad.output[0]],
+        name=pad.name,
+        kernel_shape=[1, 1],
+        strides=list(found.strides),
+    )
+    graph.node.insert(list(graph.node).index(pad), convolution)
+    for node in found.nodes:
+        graph.node.remove(node)

@@ -11,14 +11,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from device_sdk.bundles.golden import golden_inputs, sample_outputs
+from device_sdk.bundles.runnable import golden_inputs, sample_outputs
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import Array, LoadedStretch, OnnxRuntime
 from device_sdk.supernet.blocks import Golden
 from device_sdk.supernet.paths import sample_uniformly
 from packager.errors import VerificationError
 from packager.exporting.export import ExportedBlocks
-from packager.planning.footprint import LARGEST_BATCH
 from packager.supernet.expansion import Expansion
 from packager.tracing.traced_model import Feature, tensors_of
 
@@ -149,17 +148,19 @@ class Verifier:
         self._reference = TorchReference(exported.expansion)
         self._runtime = OnnxRuntime(threads=threads, lean=True)
 
-    def block_golden(self, block_id: str) -> Golden:
-        """Check one block at several batch sizes; returns its golden vector (VerificationError)."""
-        return self._check([block_id])
+    def golden(self, block_ids: Sequence[str], exit_id: str | None = None) -> Golden:
+        """The golden vector of consecutive blocks, or of an exit alone, after comparing it with torch.
 
-    def exit_golden(self, exit_id: str) -> Golden:
-        """Check one exit in the same way; returns its golden vector (VerificationError)."""
-        return self._check([], exit_id)
+        Raises:
+            VerificationError: the answers differ at one of several batch sizes.
+        """
+        name = _name(block_ids) if exit_id is None else f"exit {exit_id}"
+        with contextlib.closing(self._runtime.load(self._exported.stretch(block_ids, exit_id))) as loaded:
+            return self._reference.golden(name, [*block_ids, *([exit_id] if exit_id else [])], loaded)
 
     def original_golden(self) -> Golden:
         """The same for the whole original path."""
-        return self._check([block.id for block in self._expansion.originals])
+        return self.golden([block.id for block in self._expansion.originals])
 
     def sampled_subnets(self, *, seed: int, checked: Callable[[], None] = lambda: None) -> None:
         """Check ``SUBNETS`` random subnets, duplicates only once (VerificationError).
@@ -168,10 +169,10 @@ class Verifier:
         """
         supernet = self._expansion.supernet()
         for subnet in dict.fromkeys(sample_uniformly(supernet, count=SUBNETS, random=SplitMix64(seed))):
-            self._check(subnet.block_ids)
+            self.golden(subnet.block_ids)
             checked()
 
-    def original_difference(self, samples: torch.Tensor, *, batch: int = LARGEST_BATCH) -> float:
+    def original_difference(self, samples: torch.Tensor, *, batch: int) -> float:
         """Largest absolute difference of the original path from the torch model on real ``samples``."""
         stretch = self._exported.stretch([block.id for block in self._expansion.originals])
         with contextlib.closing(self._runtime.load(stretch)) as loaded, torch.no_grad():
@@ -179,12 +180,6 @@ class Verifier:
                 float(np.abs(loaded.run([some.numpy()])[0] - self._expansion.traced.whole(some).numpy()).max())
                 for some in samples.split(batch)
             )
-
-    def _check(self, block_ids: Sequence[str], exit_id: str | None = None) -> Golden:
-        """Compare a path, or an exit alone, with torch at several batch sizes."""
-        name = _name(block_ids) if exit_id is None else f"exit {exit_id}"
-        with contextlib.closing(self._runtime.load(self._exported.stretch(block_ids, exit_id))) as loaded:
-            return self._reference.golden(name, [*block_ids, *([exit_id] if exit_id else [])], loaded)
 
 
 def _name(block_ids: Sequence[str]) -> str:

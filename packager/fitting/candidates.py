@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from device_sdk.supernet.blocks import TensorSpec
 from packager.fitting.features import BATCH
 from packager.fitting.last_map import last_map
 from packager.fitting.refit import refitted
 from packager.supernet.blocks.merged import merged_candidates
-from packager.supernet.blocks.trainable import TrainableBlock, count_macs
+from packager.supernet.blocks.trainable import TrainableBlock, averaging, count_macs, norms
 
 _MORE_MACS = 1.05  # relative to the copy: a candidate with more MACs would be a different block
 COPY, WITH_STATISTICS, FITTED = "copy", "copy with its own statistics", "last map fitted"
@@ -34,8 +33,9 @@ class Candidate:
 def sources(
     block: TrainableBlock, originals: Sequence[TrainableBlock], tensors: Sequence[TensorSpec]
 ) -> list[TrainableBlock]:
-    """The block itself, and copies of its other replaced blocks that have no more MACs."""
-    if block.kind != "merged":
+    """The block itself, and of a copy of one of several replaced blocks the copies of the others that have no
+    more MACs."""
+    if block.copied_from is None or block.end - block.start == 1:
         return [block]
     made = [block]
     for source, module in merged_candidates(originals[block.start : block.end], tensors):
@@ -56,7 +56,7 @@ def candidates(
     """
     for number, block in enumerate(copies):
         yield Candidate(block, number, COPY)
-        has_norms = any(True for _ in norms(block.module))
+        has_norms = bool(norms(block.module))
         module = with_statistics(block.module, features) if has_norms else block.module
         found = last_map(module, features[:_PROBED])
         made = found and refitted(module, found, features, target, seed=seed)
@@ -69,20 +69,7 @@ def candidates(
 def with_statistics(module: nn.Module, features: torch.Tensor) -> nn.Module:
     """A copy with batch-norm statistics averaged over batches of ``features``."""
     made = copy.deepcopy(module).eval()
-    momenta = {layer: layer.momentum for layer in norms(made)}
-    for layer in momenta:
-        layer.reset_running_stats()
-        layer.momentum = None  # torch: the mean of all batches since
-        layer.train()
-    with torch.no_grad():
+    with averaging(norms(made)), torch.no_grad():
         for batch in features.split(BATCH):
             made(batch)
-    for layer, momentum in momenta.items():
-        layer.momentum = momentum
-        layer.eval()
     return made
-
-
-def norms(module: nn.Module) -> Iterator[_BatchNorm]:
-    """The batch-norms that keep running statistics."""
-    return (part for part in module.modules() if isinstance(part, _BatchNorm) and part.track_running_stats)

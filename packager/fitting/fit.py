@@ -1,22 +1,30 @@
-"""``fitted(…)``: initialises every added block without training, and drops useless blocks."""
+"""Initialises every added block without training, and drops useless blocks.
+
+Useless is what lies far from the Pareto front of error against MACs. A path's error is approximated by the sum of its
+blocks' errors (the squared distance of the network's answers from the teacher's with that block alone replaced), which
+is exact for independent perturbations. MACs are discretised, so the least error at every cost follows from one pass of
+dynamic programming over the chain.
+"""
 
 from __future__ import annotations
 
-import io
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from device_sdk.files.atomic import write_atomically
 from device_sdk.progress import Progress
+from packager.errors import ResumeError
 from packager.fitting.candidates import COPY, FITTED, Candidate, candidates, sources
 from packager.fitting.features import TeacherFeatures, run_originals
-from packager.fitting.front import Choice, of_no_use, off_front
 from packager.fitting.refit import MOST_ROWS
+from packager.output.checkpoints import read_state, write_state
 from packager.supernet.blocks.trainable import TrainableBlock, evaluated
 from packager.supernet.expansion import Expansion
 
@@ -33,6 +41,8 @@ _HASTE = 8  # maximum reduction of rows and samples if time is short
 
 Fit = dict[str, Any]
 """The result of ``fit`` as plain values for ``torch.save``: source, state and errors by block, and dropped blocks."""
+STEPS = 200  # of the original path's MACs
+_Errors = npt.NDArray[np.float64]  # [positions, STEPS + 1]: the least error by MACs
 
 
 @dataclass(frozen=True)
@@ -41,30 +51,6 @@ class _Start:
 
     candidate: Candidate
     error: float
-
-
-def fitted(
-    expansion: Expansion,
-    samples: torch.Tensor,
-    *,
-    held_out: torch.Tensor,
-    progress: Progress,
-    seconds: float | None = None,
-    trained: bool = True,
-) -> Expansion:
-    """The expansion with its added blocks initialised without training, and without useless ones.
-
-    Deterministic without ``seconds``. To repeat it exactly otherwise, store the result of ``fit``.
-
-    Args:
-        samples: prepared training images [count, *input] that blocks are fitted to.
-        held_out: images [count, *input] for choosing among the candidates of a block.
-        seconds: time limit. If it is short, fewer samples are used, and blocks at the end of the chain may stay as
-            they are.
-        trained: whether training follows. Blocks that it may make useful are then kept.
-    """
-    found = fit(expansion, samples, held_out=held_out, progress=progress, seconds=seconds, trained=trained)
-    return applied(expansion, found)
 
 
 def fit(
@@ -77,9 +63,17 @@ def fit(
     trained: bool = True,
     clock: Callable[[], float] = time.monotonic,
 ) -> Fit:
-    """The computation of ``fitted``; its result can be ``applied`` to an equal expansion later.
+    """The initialisation of every added block without training; ``applied`` puts it into an equal expansion.
 
     1. make the candidates of each added block; 2. choose the best by the network's answers; 3. drop useless blocks.
+    Deterministic without ``seconds``.
+
+    Args:
+        samples: prepared training images [count, *input] that blocks are fitted to.
+        held_out: images [count, *input] for choosing among the candidates of a block.
+        seconds: time limit. If it is short, fewer samples are used, and blocks at the end of the chain may stay as
+            they are.
+        trained: whether training follows. Blocks that it may make useful are then kept.
     """
     judge = _Judge(expansion, held_out[:_HELD_OUT])
     teacher = TeacherFeatures(expansion.traced, samples, limit_bytes=_LIMIT_BYTES)
@@ -101,32 +95,18 @@ def fit(
     return {"blocks": blocks, "left_out": _left_out(expansion, starts, gain=TRAINED_GAIN if trained else 1.0)}
 
 
-def fit_once(
-    path: Path,
-    expansion: Expansion,
-    samples: torch.Tensor,
-    *,
-    held_out: torch.Tensor,
-    progress: Progress,
-    seconds: float | None = None,
-    trained: bool = True,
-) -> Fit:
-    """``fit``, cached in the file at ``path`` for resuming, since with a time limit it is not reproducible.
+def fit_once(path: Path, expansion: Expansion, make: Callable[[], Fit]) -> Fit:
+    """The fit that ``make`` returns, cached at ``path`` for resuming, since with a time limit it is not reproducible.
 
     Raises:
         StorageError: the file cannot be written.
     """
-    names = sorted(block.id for block in expansion.added)
-    try:
-        kept: Fit = torch.load(path, map_location="cpu", weights_only=True)
-        if sorted(kept["blocks"]) == names:
+    with contextlib.suppress(ResumeError):  # damaged
+        kept: Fit | None = read_state(path)
+        if kept is not None and sorted(kept["blocks"]) == sorted(block.id for block in expansion.added):
             return kept
-    except Exception:  # missing or damaged, which raises various types
-        pass
-    found = fit(expansion, samples, held_out=held_out, progress=progress, seconds=seconds, trained=trained)
-    buffer = io.BytesIO()
-    torch.save(found, buffer)
-    write_atomically(path, buffer.getvalue())
+    found = make()
+    write_state(path, found)
     return found
 
 
@@ -154,7 +134,7 @@ def _best_start(
     """The candidate with the least error in the network's answers, among the best few by feature error."""
     judge.move_to(block)
     as_it_is = Candidate(block, 0, COPY)
-    if block.kind == "identity":
+    if block.properties.skip:
         return _Start(as_it_is, judge.answer_error(as_it_is))
     pace.begin()
     tried = [as_it_is]
@@ -264,19 +244,119 @@ def _left_out(expansion: Expansion, starts: dict[str, _Start], *, gain: float) -
     1. skips far from the front with the current errors; 2. trained blocks that the front does not need, with the errors
     expected after training.
     """
-    kinds = {block.id: block.kind for block in expansion.blocks}
+    kinds = {block.id: block.properties for block in expansion.blocks}
 
     def choices(gain: float) -> list[Choice]:
         made = []
         for block in expansion.blocks:
             start = starts.get(block.id)
             macs = block.macs if start is None else start.candidate.block.macs
-            error = 0.0 if start is None else start.error * (1.0 if block.kind == "identity" else gain)
+            error = 0.0 if start is None else start.error * (gain if block.properties.weights else 1.0)
             made.append(Choice(block.id, block.start, block.end, macs, error, original=start is None))
         return made
 
-    skips = [name for name in starts if kinds[name] == "identity"]
+    skips = [name for name in starts if kinds[name].skip]
     useless = off_front(choices(1.0), judged=skips, slack=SLACK, worst=_WORST_ERROR)
     hoped = [choice for choice in choices(gain) if choice.id not in useless]
-    trained = [name for name in starts if kinds[name] != "identity"]
+    trained = [name for name in starts if not kinds[name].skip]
     return useless | of_no_use(hoped, judged=trained, margin=MARGIN, worst=_WORST_ERROR)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A block on the chain of cut points, with its MACs and its error."""
+
+    id: str
+    start: int
+    end: int
+    macs: int
+    error: float
+    original: bool = False
+
+
+def off_front(choices: Sequence[Choice], *, judged: Collection[str], slack: float, worst: float) -> dict[str, str]:
+    """The blocks in ``judged`` that are far from the front at every cost, with the reason.
+
+    A block is kept if, at some cost, the least error of paths through it is at most 1 + ``slack`` times the least error
+    of all paths of that cost, and not above ``worst``, beyond which answers are useless.
+    """
+    found = {}
+    for name in judged:
+        over, without = _with_and_without(name, choices)
+        if not ((over <= (1 + slack) * without) & (over <= worst)).any():
+            found[name] = _reason(over, without)
+    return found
+
+
+def of_no_use(choices: Sequence[Choice], *, judged: Sequence[str], margin: float, worst: float) -> dict[str, str]:
+    """The blocks in ``judged`` whose removal does not worsen the front, with the reason.
+
+    Blocks are removed greedily, the one with the smallest improvement first; the others are then judged again without
+    it. A block is kept if at some cost the least error without it is larger by a factor of 1 + ``margin``.
+    """
+    left = list(choices)
+    order = sorted(judged, key=lambda name: _improvement(name, left, worst)[0])
+    found = {}
+    for name in order:
+        improvement, reason = _improvement(name, left, worst)
+        if improvement < margin:
+            found[name] = reason
+            left = [choice for choice in left if choice.id != name]
+    return found
+
+
+def _improvement(name: str, choices: Sequence[Choice], worst: float) -> tuple[float, str]:
+    """The largest relative reduction of the error by a block at any cost, and a description of it."""
+    over, without = _with_and_without(name, choices)
+    usable = over <= worst
+    if not usable.any():
+        return 0.0, _reason(over, without)
+    with np.errstate(invalid="ignore"):
+        gains = np.where(np.isinf(without), 1.0, 1.0 - over / np.maximum(without, 1e-12))
+    return float(gains[usable].max()), _reason(over, without)
+
+
+def _with_and_without(name: str, choices: Sequence[Choice]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """By steps of MACs: the least error of paths through a block, and of paths without it."""
+    whole = sum(choice.macs for choice in choices if choice.original) or 1
+    steps = {choice.id: round(STEPS * choice.macs / whole) for choice in choices}
+    block = next(choice for choice in choices if choice.id == name)
+    others = [other for other in choices if other.id != name]
+    ahead, behind = _least(others, steps), _least(others, steps, backwards=True)
+    over = _joined(ahead[block.start], behind[block.end], steps[name]) + block.error
+    return over, np.minimum.accumulate(behind[0])
+
+
+def _reason(over: npt.NDArray[np.float64], without: npt.NDArray[np.float64]) -> str:
+    """A description of the cost at which a block is nearest to the front."""
+    reached = np.flatnonzero(np.isfinite(over) & np.isfinite(without))
+    if not len(reached):
+        return "no path through it is cheap enough"
+    nearest = reached[np.argmin(over[reached] - without[reached])]
+    return f"{over[nearest]:.2g} against {without[nearest]:.2g}"
+
+
+def _least(choices: Sequence[Choice], steps: Mapping[str, int], *, backwards: bool = False) -> _Errors:
+    """The least error by steps of MACs from the input to each cut point, or ``backwards`` from each to the output."""
+    last = max(choice.end for choice in choices)
+    least = np.full((last + 1, STEPS + 1), np.inf)
+    least[last if backwards else 0, 0] = 0.0
+    ordered = sorted(choices, key=lambda choice: -choice.end if backwards else choice.start)
+    for choice in ordered:
+        known, reached = (choice.end, choice.start) if backwards else (choice.start, choice.end)
+        cost = steps[choice.id]
+        moved = np.full(STEPS + 1, np.inf)
+        if cost <= STEPS:
+            moved[cost:] = least[known, : STEPS + 1 - cost] + choice.error
+        least[reached] = np.minimum(least[reached], moved)
+    return least
+
+
+def _joined(ahead: npt.NDArray[np.float64], behind: npt.NDArray[np.float64], cost: int) -> npt.NDArray[np.float64]:
+    """The (min, +) convolution of both, shifted by ``cost`` steps."""
+    joined = np.full(STEPS + 1, np.inf)
+    for first in np.flatnonzero(np.isfinite(ahead)):
+        begin = first + cost
+        if begin <= STEPS:
+            joined[begin:] = np.minimum(joined[begin:], ahead[first] + behind[: STEPS + 1 - begin])
+    return joined

@@ -12,30 +12,39 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from device_sdk.execution.deciders import hard
-from device_sdk.offload.pooling import LogarithmicPool
-from device_sdk.policies.deciding.pool_fitting import fit_pool
+from device_sdk.offload.remote_model import LogarithmicPool
+from device_sdk.policies.deciding.decider_fitting import fit_pool
 from device_sdk.progress import Progress, Task
+from device_sdk.supernet.deciders.port import hard
 from device_sdk.supernet.plan import Router
 from packager.errors import TrainingError
-from packager.hybrid.evidence import HybridEvidence
+from packager.hybrid.job import HybridRecipe
 from packager.hybrid.path_network import PathNetwork, State
-from packager.hybrid.recipe import HybridRecipe
-from packager.hybrid.router_fit import RouterFit, fit_routing, right_at, tuned_to_coverage
-from packager.hybrid.routing_losses import answer_losses, base_weights, global_weights, weighted
-from packager.hybrid.training_batches import HybridBatches
-from packager.hybrid.turns import Learned, Learner, Turn, TurnProgress, Where
-from packager.training.checkpoints import Checkpoints
-from packager.training.device import resolve_precision
+from packager.hybrid.router_fit import (
+    RouterFit,
+    answer_losses,
+    base_weights,
+    fit_routing,
+    global_weights,
+    right_at,
+    tuned_to_coverage,
+    weighted,
+)
+from packager.hybrid.samples import HybridBatches, HybridEvidence
+from packager.output.checkpoints import Checkpoints
+from packager.torch_device import resolve_precision
 from packager.training.schedule import Schedule
 
 _GRADIENT_NORM = 5.0  # gradients are clipped to this norm
+Learner = Literal["global", "base"]
+Learned = Literal["global", "base", "statistics"]
 
 
 class AlternatingTrainer:
@@ -141,7 +150,8 @@ class AlternatingTrainer:
             where.start = network.state
         if learned != "statistics":  # 2
             self._steps(learner)
-        if learned == "statistics" or (learner == "base" and self._statistics_kept):
+        statistics_kept = any(turn.kept for turn in self.report if turn.learner == "statistics")
+        if learned == "statistics" or (learner == "base" and statistics_kept):
             self._recalibrate()
         router, right = self._routed()  # 3
         assert where.right is not None
@@ -158,10 +168,6 @@ class AlternatingTrainer:
         where.turn, where.start, where.loss = number + 1, None, None
         self._known[learner] = TurnProgress(earlier=known.earlier + known.done)
         self._save()
-
-    @property
-    def _statistics_kept(self) -> bool:
-        return any(turn.kept for turn in self.report if turn.learner == "statistics")
 
     def _recalibrate(self) -> None:
         """Replace the statistics of the base's batch norms by their means over plain training images."""
@@ -300,3 +306,52 @@ def tensors_of(states: Sequence[State]) -> dict[str, Tensor]:
         for block, part in state.items()
         for key, value in part.items()
     }
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One network's turn: its steps, and the hybrid's held-out accuracy at the coverage before and after.
+
+    ``learner``: ``statistics`` for the batch norms of the base alone. ``kept``: False if it was set back to its start.
+    """
+
+    round: int
+    learner: Learned
+    steps: int
+    loss: float | None
+    before: float
+    after: float
+    kept: bool
+
+    def __str__(self) -> str:
+        """One line for the terminal."""
+        kept = "kept" if self.kept else "not kept"
+        loss = "" if self.loss is None else f", loss {self.loss:.4f}"
+        said = f"round {self.round + 1}, {self.learner}: {self.steps} steps{loss}"
+        return f"{said}; hybrid accuracy {self.before:.4f} -> {self.after:.4f}, {kept}"
+
+
+@dataclass
+class TurnProgress:
+    """State of a network in a checkpoint besides its weights: steps and seconds of this turn, ``earlier`` steps."""
+
+    done: int = 0
+    elapsed: float = 0.0
+    earlier: int = 0
+    optimizer: dict[str, Any] | None = None
+
+
+@dataclass
+class Where:
+    """The turn that runs, the initial state of its network, the router then, and the seconds of all turns.
+
+    ``right``: mask of the hybrid's correct answers at the coverage, to the routing images, then the held-out ones.
+    """
+
+    turn: int = 0
+    loss: float | None = None
+    start: State | None = None
+    router: Router | None = None
+    right: Tensor | None = None
+    seconds: float = 0.0
+    report: list[dict[str, Any]] = field(default_factory=list)

@@ -6,68 +6,45 @@ the base's blobs are known when the global's manifest is written, the global's d
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import torch
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.hybrid import HYBRID_PATH, path_digest
 from device_sdk.bundles.hybrid_pairs import require_pair
-from device_sdk.errors import PathweaveError, UsageError
+from device_sdk.bundles.manifest import Hybrid, Manifest
+from device_sdk.errors import UsageError
 from device_sdk.files.atomic import write_atomically
-from device_sdk.offload.pooling import LogarithmicPool
+from device_sdk.offload.remote_model import IMAGES, LogarithmicPool
 from device_sdk.progress import Progress, SilentProgress
-from packager.assembly.folder_exchange import discard
-from packager.assembly.output_claim import OutputClaim, work_folder
-from packager.assembly.ownership import is_description, is_work, require_bundle, require_work
-from packager.errors import PackagingError, ResumeError
-from packager.hybrid.alternating import AlternatingTrainer, tensors_of
-from packager.hybrid.bundle_pair import BASE, GLOBAL, TrainedHybrid, write_pair
-from packager.hybrid.evidence import HybridEvidence
-from packager.hybrid.parts import Part, as_part, require_fitting
-from packager.hybrid.path_network import PathNetwork
-from packager.hybrid.recipe import HybridRecipe
-from packager.hybrid.training_batches import HybridBatches
+from device_sdk.supernet.plan import Ask, Plan, RemoteRef, Router, Subnet, encode_plan
+from packager.data.batches import BatchSource
+from packager.errors import PackagingError
+from packager.hybrid.alternating import AlternatingTrainer, Turn, tensors_of
+from packager.hybrid.job import HybridJob, HybridRecipe
+from packager.hybrid.path_network import Part, PathNetwork, as_part, require_fitting
+from packager.hybrid.samples import HybridBatches, HybridEvidence
 from packager.inputs.job import Job
-from packager.pipeline import Limits
-from packager.planning.budget import memory_limit
-from packager.planning.run_plan import estimator_for
-from packager.supernet.branch_weights import BranchWeights
-from packager.training.batches import BatchSource
-from packager.training.checkpoints import Checkpoints, encode_description, require_same_run
-from packager.training.device import on_device, resolve_device, resolve_precision
+from packager.output.bundle_folder import finished
+from packager.output.checkpoints import Checkpoints, encode_description
+from packager.output.folder_exchange import discard
+from packager.output.output_claim import OutputClaim, work_folder
+from packager.output.ownership import is_description, require_bundle, require_work
+from packager.pipeline import Limits, package
+from packager.planning.run_plan import estimator_for, memory_limit
+from packager.torch_device import on_device, resolve_device, resolve_precision
 
 REPORT = "hybrid.json"  # beside the two bundles: how they were made; not part of either
 _MARGIN = 1.1  # on the seconds that packaging takes after the training
-
-
-@dataclass(frozen=True)
-class HybridJob:
-    """Jobs from which a hybrid is made: one per network with the same images, and one per network with routing images.
-
-    ``base_routing``, ``global_routing``: their validation images are those that the router learns from.
-    ``base_weights``, ``global_weights``: of the copies, to start from.
-    """
-
-    base: Job
-    global_: Job
-    base_routing: Job
-    global_routing: Job
-    recipe: HybridRecipe
-    base_weights: BranchWeights | None = None
-    global_weights: BranchWeights | None = None
-
-    def description(self) -> dict[str, Any]:
-        """Everything that the two bundles depend on."""
-        jobs = {"base": self.base, "global": self.global_, "routing": self.base_routing}
-        weights = {"base": self.base_weights, "global": self.global_weights}
-        found = {f"{part} {key}": value for part, job in jobs.items() for key, value in job.description().items()}
-        found |= {f"{part} weights to start from": _digest(one) for part, one in weights.items()}
-        return {**found, "hybrid": self.recipe.choices()}
+BASE: Literal["base"] = "base"
+GLOBAL: Literal["global"] = "global"
+Weights = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -152,7 +129,7 @@ def _trained(
         BASE: as_part(job.base, recipe.base_blocks or None, job.base_weights, learns=recipe.base_learns),
         GLOBAL: as_part(job.global_, recipe.global_blocks, job.global_weights, learns=recipe.global_learns),
     }
-    seconds = _training_seconds(job, parts, checkpoints)  # 2
+    seconds = _training_seconds(job, parts, checkpoints, limits)  # 2
     base, global_ = (PathNetwork(part.expansion, device, part.memory_format) for part in parts.values())
     with on_device([*base.modules, *global_.modules], device):
         with progress.task("answer routing samples", 1) as task:  # 3
@@ -217,7 +194,7 @@ def _in_precision(recipe: HybridRecipe, device: torch.device) -> Callable[..., t
     return run
 
 
-def _training_seconds(job: HybridJob, parts: dict[str, Part], checkpoints: Checkpoints) -> float | None:
+def _training_seconds(job: HybridJob, parts: dict[str, Part], checkpoints: Checkpoints, limits: Limits) -> float | None:
     """Seconds that the recipe's minutes leave for training; None if it counts steps.
 
     Raises:
@@ -225,12 +202,11 @@ def _training_seconds(job: HybridJob, parts: dict[str, Part], checkpoints: Check
     """
     if job.recipe.budget_minutes is None:
         return None
-    after_s = 0.0
+    after_s, memory_bytes = 0.0, limits.memory_bytes or memory_limit(None)
     for part, own in ((parts[BASE], job.base), (parts[GLOBAL], job.global_)):
         estimator = estimator_for(own, part.expansion, part.examples)
-        after_s += (
-            _MARGIN * estimator.estimate(memory_bytes=memory_limit(None), resident_bytes=0, spent=0.0).after_training
-        )
+        estimate = estimator.estimate(memory_bytes=memory_bytes, resident_bytes=0, spent=0.0)
+        after_s += _MARGIN * estimate.after_training
     left_s = 60 * job.recipe.budget_minutes - after_s
     if left_s <= 0 and checkpoints.state is None:
         raise UsageError(
@@ -263,23 +239,102 @@ def _already_there(out: Path, description: dict[str, Any]) -> PackagedHybrid:
     Raises:
         ResumeError: it is that of another job, or damaged.
     """
-    require_same_run(out / REPORT, description)
-    try:
-        base, global_ = Bundle.open(out / BASE), Bundle.open(out / GLOBAL)
-        base.verify()
-        global_.verify()
-        require_pair(base, global_)
-    except PathweaveError as error:
-        raise ResumeError(f"{out} is damaged: {error}", hint="add --restart to package it again") from error
-    if is_work(work_folder(out)):
-        discard(work_folder(out))
-    report = json.loads((out / REPORT).read_bytes())
+    _, report = finished(out, REPORT, description, [out / BASE, out / GLOBAL], require_pair)
     said = tuple(report["report"])
     pool = None if report.get("pool") is None else LogarithmicPool(**report["pool"])
     return PackagedHybrid(out / BASE, out / GLOBAL, report["accuracy"], said, report["seconds"], False, pool)
 
 
-def _digest(weights: BranchWeights | None) -> str | None:
-    from packager.inputs.digests import tensors_digest
+@dataclass(frozen=True)
+class TrainedHybrid:
+    """Result of the training: the router, and of each network the weights of its copies, None without any.
 
-    return None if weights is None else tensors_digest(weights)
+    ``pool``: of both networks' answers, None where the base's add nothing.
+    """
+
+    router: Router
+    accuracy: float
+    turns: tuple[Turn, ...]
+    pool: LogarithmicPool | None
+    base: Weights | None
+    global_: Weights | None
+
+    def save(self, folder: Path) -> None:
+        """Write the weights of the copies, atomically."""
+        from safetensors.torch import save
+
+        for name, tensors in ((BASE, self.base), (GLOBAL, self.global_)):
+            if tensors is not None:
+                write_atomically(folder / f"{name}.safetensors", save(tensors))
+
+
+def write_pair(
+    base: Job,
+    global_: Job,
+    recipe: HybridRecipe,
+    trained: TrainedHybrid,
+    out: Path,
+    private_key: Path | None,
+    progress: Progress,
+    limits: Limits,
+) -> tuple[Path, Path]:
+    """Package both parts to ``out/base`` and ``out/global``, each with the data that it needs of the other.
+
+    Raises:
+        PackagingError: as ``package``.
+    """
+    limits = replace(limits, started=None)
+
+    def written(job: Job, role: str, complete: Callable[[Manifest], Manifest]) -> Manifest:
+        packaged = package(
+            job, out / role, private_key=private_key, progress=progress, complete=complete, restart=True, limits=limits
+        )
+        return packaged.manifest
+
+    def with_global(manifest: Manifest) -> Manifest:
+        own = _path(manifest, trained.base)
+
+        def with_base(other: Manifest) -> Manifest:
+            path = _path(other, trained.global_)
+            hybrid = Hybrid(GLOBAL, _text(path), manifest.name, path_digest(manifest, own))
+            return _completed(other, hybrid, recipe, trained)
+
+        other = written(_with_copies(global_, trained.global_), GLOBAL, with_base)
+        server = RemoteRef(f"{other.name}@{HYBRID_PATH}{IMAGES}", Bundle.open(out / GLOBAL).digest)
+        plan = encode_plan(Plan(own, hard=Ask(trained.router, server))).decode()
+        digest = path_digest(other, _path(other, trained.global_))
+        return _completed(manifest, Hybrid(BASE, _text(own), other.name, digest, plan), recipe, trained)
+
+    written(_with_copies(base, trained.base), BASE, with_global)
+    require_pair(Bundle.open(out / BASE), Bundle.open(out / GLOBAL))
+    return out / BASE, out / GLOBAL
+
+
+def _completed(manifest: Manifest, hybrid: Hybrid, recipe: HybridRecipe, trained: TrainedHybrid) -> Manifest:
+    """The manifest with its part in the hybrid, the settings of the training, and its result."""
+    settings = {f"hybrid.{name}": value for name, value in recipe.choices().items()}
+    provenance = msgspec.structs.replace(manifest.provenance, recipe=manifest.provenance.recipe | settings)
+    said = f"{hybrid.role} of a hybrid: {'; '.join(map(str, trained.turns)) or 'only the router was trained'}"
+    return msgspec.structs.replace(manifest, hybrid=hybrid, provenance=provenance, notes=(*manifest.notes, said))
+
+
+def _with_copies(job: Job, weights: Weights | None) -> Job:
+    """The job that packages the trained copies, or none."""
+    recipe = msgspec.structs.replace(job.recipe, copied=len(_copies(weights)), steps=0, budget_minutes=None)
+    return replace(job, recipe=recipe, branch_weights=weights)
+
+
+def _path(manifest: Manifest, weights: Weights | None) -> Subnet:
+    """The path of originals and copies."""
+    copies = _copies(weights)
+    original = manifest.supernet().original.edges
+    edges = (msgspec.structs.replace(edge, block=f"c{edge.block[1:]}") for edge in original)
+    return Subnet(tuple(copy if copy.block in copies else own for own, copy in zip(original, edges, strict=True)))
+
+
+def _copies(weights: Weights | None) -> frozenset[str]:
+    return frozenset(name.partition(".")[0] for name in weights or ())
+
+
+def _text(path: Subnet) -> tuple[str, ...]:
+    return tuple(map(str, path.edges))

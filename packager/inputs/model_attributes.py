@@ -1,4 +1,5 @@
-"""Attributes of users' modules, in the forms that libraries give them: validated once, into the types used inside.
+"""Users' modules without the wrappers of training, and their attributes, in the forms that libraries give them:
+validated once, into the types used inside.
 
 Every function raises ModelLoadError with one line that names the attribute, what it holds, and a form that is taken.
 """
@@ -9,6 +10,7 @@ import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
 from device_sdk.data.preprocessing import Interpolation, Preprocessing
@@ -24,6 +26,19 @@ _PIXELS_HINT = (
     "preprocessing is a dict with mean and std, a data config of timm, torchvision's transforms(), or a"
     " device_sdk.data.preprocessing.Preprocessing"
 )
+
+_Settings = dict[str, Any]
+# The attribute that holds the wrapped module, by the wrapper's class.
+_INSIDE = {
+    "OptimizedModule": "_orig_mod",  # torch.compile
+    "DataParallel": "module",
+    "DistributedDataParallel": "module",
+    "AveragedModel": "module",
+    "EMAModel": "module",
+    "ModelEma": "module",  # timm
+    "ModelEmaV2": "module",
+    "ModelEmaV3": "module",
+}
 
 
 def input_shape_of(value: object, module: nn.Module) -> tuple[int, int, int]:
@@ -98,8 +113,6 @@ def _whole(side: object) -> int:
 
 
 # Settings: mean, std, and what else is known of scale, interpolation and crop
-
-_Settings = dict[str, Any]
 
 
 def _settings_of_dict(value: Mapping[Any, Any]) -> _Settings:
@@ -208,3 +221,49 @@ def _shown(value: object) -> str:
     """A value in a message: short, in one line."""
     text = " ".join(repr(value).split())
     return f"{text[:60]}…" if len(text) > 60 else text
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module inside its wrappers, and without those around its parts; attributes of a wrapper stay readable.
+
+    ``module`` itself is changed where parts of it are wrapped. What ``module.compile()`` set is removed.
+
+    Raises:
+        ModelLoadError: a TorchScript module, which cannot be cut.
+    """
+    bare = _inside(module)
+    for layer in list(bare.modules()):
+        for name, part in list(layer.named_children()):
+            if _inside(part) is not part:
+                setattr(layer, name, _inside(part))
+    for layer in bare.modules():
+        if isinstance(layer, torch.jit.ScriptModule):
+            raise ModelLoadError(
+                f"the model holds a TorchScript module ({layer.original_name}), which cannot be cut into blocks",
+                hint="return the nn.Module that was scripted or traced",
+            )
+        if layer._compiled_call_impl is not None:
+            layer._compiled_call_impl = None
+    return bare
+
+
+def attribute_of(module: nn.Module, name: str) -> object:
+    """An attribute of a module, or of what it wraps, outermost first; None if none has it."""
+    while True:
+        found = getattr(module, name, None)
+        inner = _next(module)
+        if found is not None or inner is None:
+            return found
+        module = inner
+
+
+def _inside(module: nn.Module) -> nn.Module:
+    inner = _next(module)
+    return module if inner is None else _inside(inner)
+
+
+def _next(module: nn.Module) -> nn.Module | None:
+    """The module that a wrapper holds; None if ``module`` is no wrapper."""
+    attribute = _INSIDE.get(type(module).__name__)
+    inner = None if attribute is None else getattr(module, attribute, None)
+    return inner if isinstance(inner, nn.Module) else None

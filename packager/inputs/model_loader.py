@@ -20,15 +20,16 @@ from device_sdk.errors import PathweaveError, UsageError
 from device_sdk.extras import require
 from packager.errors import ModelLoadError
 from packager.inputs.answer_checks import require_one_tensor
-from packager.inputs.model_attributes import class_names_of, input_shape_of, preprocessing_of
+from packager.inputs.model_attributes import attribute_of, class_names_of, input_shape_of, preprocessing_of, unwrapped
 from packager.inputs.pixels import Pixels, nearest_interpolation, require_fitting_scale
 from packager.inputs.weights import load_weights, require_finite
-from packager.inputs.wrapped_modules import attribute_of, unwrapped
 from packager.zoo import ZOO
 
 Shape = tuple[int, int, int]  # channels, height, width
 
 RANDOM_WEIGHTS_SEED = 0
+_WRITE = "write zoo:NAME, torchvision:NAME, timm:NAME or package.module:callable"
+_WITH_AUXILIARY_HEADS = frozenset({"googlenet", "inception_v3"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +92,8 @@ def load_model(
     load = _SCHEMES.get(scheme, _load_callable)
     with _seeded():
         model = load(request)
+        if load is not _load_callable and input_shape is not None:
+            _check_takes(model.module, input_shape, request)
     model = replace(model, preprocessing=request.pixels.applied_to(model.preprocessing))
     model.module.to(device="cpu", dtype=torch.float32).eval()
     require_fitting_scale(model.preprocessing)
@@ -132,8 +135,6 @@ def _load_zoo(request: _Request) -> LoadedModel:
         raise _unknown_name(request, ZOO)
     classes = request.classes or len(entry.class_names)
     module = entry.constructor(classes=classes)
-    if request.input_shape is not None:
-        _check_takes(module, request.input_shape, request)
     return LoadedModel(
         module=module,
         input_shape=request.input_shape or entry.input_shape,
@@ -160,8 +161,6 @@ def _load_torchvision(request: _Request) -> LoadedModel:
         mean = std = (0.5, 0.5, 0.5)  # equivalent to transform_input inside the model
     module = _build(lambda: models.get_model(request.name, weights=None, **options), request)
     input_shape = request.input_shape or (3, transforms.crop_size[0], transforms.crop_size[0])
-    if request.input_shape is not None:
-        _check_takes(module, input_shape, request)
     return LoadedModel(
         module=module,
         input_shape=input_shape,
@@ -190,8 +189,6 @@ def _load_timm(request: _Request) -> LoadedModel:
     module = _build(lambda: timm.create_model(request.name, pretrained=False, **options), request)
     config = timm.data.resolve_model_data_config(module)
     input_shape = request.input_shape or tuple(config["input_size"])
-    if request.input_shape is not None:
-        _check_takes(module, input_shape, request)
     channels = input_shape[0]
     return LoadedModel(
         module=module,
@@ -251,8 +248,6 @@ _SCHEMES: Mapping[str, Callable[[_Request], LoadedModel]] = {
     "torchvision": _load_torchvision,
     "timm": _load_timm,
 }
-_WRITE = "write zoo:NAME, torchvision:NAME, timm:NAME or package.module:callable"
-_WITH_AUXILIARY_HEADS = frozenset({"googlenet", "inception_v3"})
 
 
 def _find_callable(request: _Request) -> Callable[[], nn.Module]:

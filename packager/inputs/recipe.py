@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -58,7 +58,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``variants``: number of augmented editions of the training data, which repeat, so the teacher's logits are computed
     once; 0 for a new edition in every epoch.
     ``batch``, ``distil_rate``, ``tune_rate``, ``exit_rate``: numbers, or ``auto``: scaled to the number of updates
-    that the time allows (``packager/training/updates.py``). Default: ``auto`` with ``budget_minutes``; with ``steps``
+    that the time allows (``packager/training/schedule.py``). Default: ``auto`` with ``budget_minutes``; with ``steps``
     batches of 128 and rates for a few thousand of them.
     ``branch_weights``: a safetensors file beside the recipe with initial weights of added blocks and exits (written by
     ``package --save-branches``).
@@ -115,9 +115,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, value in self.choices().items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise UsageError(f"the recipe's {name} is not a finite number")
-        for name in _NOT_NEGATIVE:
-            if (getattr(self, name) or 0) < 0:
-                raise UsageError(f"the recipe's {name} is negative")
+        require_numbers(self, _NOT_NEGATIVE, lambda value: value >= 0, "negative")
         for name, least in (("max_span", self.max_span), ("batch", self.largest_batch)):
             if least < 1:
                 raise UsageError(f"the recipe's {name} is below 1")
@@ -129,10 +127,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, value in (rates | {"temperature": self.temperature}).items():
             if value <= 0:
                 raise UsageError(f"the recipe's {name} is not above 0")
-        for name in ("distil_share", "exit_share", "label_weight"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"the recipe's {name} is not between 0 and 1")
-
+        shares = ("distil_share", "exit_share", "label_weight")
+        require_numbers(self, shares, lambda value: 0 <= value <= 1, "not between 0 and 1")
         if self.input_sizes != "auto" and not all(min(size) > 0 for size in self.input_sizes):
             raise UsageError("the recipe's input_sizes are not all above 0")
         if self.shrink_rates != "auto" and not all(0 < rate < 1 for rate in self.shrink_rates):
@@ -154,27 +150,48 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return {name: ", ".join(map(str, v)) if isinstance(v, list | tuple) else v for name, v in values.items()}
 
 
+def require_numbers(
+    recipe: msgspec.Struct, names: Iterable[str], fits: Callable[[float], bool], otherwise: str
+) -> None:
+    """Refuse a recipe of which a number among ``names`` does not fit; None, and what is no number, does.
+
+    Raises:
+        UsageError: says that it is ``otherwise``.
+    """
+    for name in names:
+        value = getattr(recipe, name)
+        if isinstance(value, (int, float)) and not fits(value):
+            raise UsageError(f"the recipe's {name} is {otherwise}")
+
+
 def load_recipe(path: Path | None, **overrides: object) -> Recipe:
-    """The recipe in a TOML file, with the overrides that are not None. Raises as ``read_choices``."""
-    return read_choices(Recipe, path, overrides)
+    """The recipe in a TOML file, with the overrides that are not None. Raises as ``read_toml`` and ``chosen``."""
+    return chosen(Recipe, read_toml(path), overrides)
 
 
-def read_choices(kind: type[Choices], path: Path | None, overrides: Mapping[str, object]) -> Choices:
-    """The choices of a TOML file as a struct of ``kind``, with the overrides that are not None.
+def read_toml(path: Path | None) -> dict[str, Any]:
+    """The values of a TOML file; none without a file.
+
+    Raises:
+        UsageError: the file is missing, or not TOML.
+    """
+    try:
+        return {} if path is None else tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read the recipe {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from error
+
+
+def chosen(kind: type[Choices], values: Mapping[str, object], overrides: Mapping[str, object]) -> Choices:
+    """``values`` as a struct of ``kind``, with the overrides that are not None.
 
     Of ``steps`` and ``budget_minutes`` the one that overrides puts the other aside.
 
     Raises:
-        UsageError: the file is missing, not TOML, or has unknown or wrong values.
+        UsageError: a value is unknown or wrong.
     """
-    values: dict[str, object] = {}
-    if path is not None:
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UsageError(f"cannot read the recipe {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} is not valid TOML: {error}") from error
+    values = dict(values)
     for length, other in (("steps", "budget_minutes"), ("budget_minutes", "steps")):
         if overrides.get(length) is not None and overrides.get(other) is None:
             values.pop(other, None)

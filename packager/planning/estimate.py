@@ -1,4 +1,5 @@
-"""Estimates the cost of packaging a traced and expanded model: seconds per step, memory, size of the bundle.
+"""Estimates the cost of packaging a traced and expanded model: seconds per step, memory (measured by running each part
+once), size of the bundle.
 
 Cost model: each step has a cost per block or exit, in seconds on a reference machine, and a cost per MAC. The speed of
 this machine is measured with a Python loop and one forward pass. After each step, the measured time corrects the
@@ -8,14 +9,18 @@ estimates of the later ones.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from device_sdk.supernet.blocks import TensorSpec
 from packager.assembly.validation import FIRST_SAMPLES
 from packager.inputs.recipe import Recipe
-from packager.planning.footprint import WORKING_BYTES, Footprint, batch_within, footprints
 from packager.renditions.calibration import LEAST_SAMPLES, sample_count
 from packager.supernet.expansion import Expansion, TrainableBlock, TrainableExit
 
@@ -45,6 +50,9 @@ _BYTES_OF_PART = 4000  # graph, golden vector, names
 _LIBRARIES_BYTES = 250_000_000  # libraries loaded for export and quantisation
 _TRAINED_WEIGHTS = 4  # weights, gradients, two moments
 _LEAST_TRAINING_BATCH = 4
+WORKING_BYTES = 256_000_000  # working set of a batch: larger batches are no faster on a CPU
+LARGEST_BATCH = 64
+_LIVE = 1.5  # memory of a runtime relative to an operator's tensors: other layouts, padding, prefetched outputs
 
 
 @dataclass(frozen=True)
@@ -161,8 +169,10 @@ class Estimator:
         """Estimate within ``memory_bytes``. ``resident_bytes``: current memory; ``spent``: seconds since the start."""
         batch = self._batch(memory_bytes - resident_bytes)
         training_batch = self._training_batch(memory_bytes - resident_bytes)
-        samples = self._calibration_samples()
-        seconds = self._seconds(training_batch, samples, self._wanted_validation_s())
+        samples = sample_count(self.size.most_cut_bytes, self.training_samples)
+        of_original = min(_WANTED_SAMPLES, self.validation_samples)
+        wanted_s = self._validation_s(FIRST_SAMPLES + _WANTED_PAIRS, of_original)
+        seconds = self._seconds(training_batch, samples, wanted_s)
         least = self._seconds(training_batch, LEAST_SAMPLES, self._validation_s(FIRST_SAMPLES, FIRST_SAMPLES))
         if self.recipe.budget_minutes is not None:
             others = sum(seconds.values()) - seconds[TRAIN]
@@ -206,9 +216,6 @@ class Estimator:
             written = max(written, self.size.trained_written)
         return (written + self.size.cut_bytes) * self._trains
 
-    def _calibration_samples(self) -> int:
-        return sample_count(self.size.most_cut_bytes, self.training_samples)
-
     def _seconds(self, training_batch: int, samples: int, validation_s: float) -> dict[str, float]:
         """Seconds per step; ``samples``: of calibration."""
         size, machine, recipe = self.size, self.machine, self.recipe
@@ -248,10 +255,6 @@ class Estimator:
     def _overhead(self, step: str) -> float:
         return self.machine.pace * (_FIXED_S.get(step, 0.0) + _PART_S[step] * self.size.parts)
 
-    def _wanted_validation_s(self) -> float:
-        ranges = _WANTED_PAIRS
-        return self._validation_s(FIRST_SAMPLES + ranges, min(_WANTED_SAMPLES, self.validation_samples))
-
     def _validation_s(self, of_ranges: int, of_original: int) -> float:
         ranges = _RANGES if self.size.trained_parts else 0
         return _RUNTIME * self.machine.mac_s * self.size.macs * (of_ranges * (1 + 0.6 * ranges) + of_original)
@@ -275,3 +278,65 @@ class Estimator:
         kinds = self.recipe.renditions
         weights = round(self.size.weights * sum(_BYTES_OF_WEIGHT[kind] for kind in kinds))
         return weights + len(kinds) * self.size.parts * _BYTES_OF_PART
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes per sample. ``widest``: inputs and outputs of the largest operator; ``written``: all outputs."""
+
+    widest: int
+    written: int
+
+    @classmethod
+    def largest(cls, footprints: Iterable[Footprint]) -> Footprint:
+        """The elementwise maximum."""
+        found = list(footprints)
+        return cls(max(footprint.widest for footprint in found), max(footprint.written for footprint in found))
+
+
+def footprints(expansion: Expansion) -> dict[str, Footprint]:
+    """The footprint of every block and exit, by its id."""
+    cuts = expansion.traced.cuts
+    found = {
+        block.id: module_footprint(block.module, [spec for k in (*block.taps, block.start) for spec in cuts[k]])
+        for block in expansion.blocks
+    }
+    return found | {exit_.id: module_footprint(exit_.module, cuts[exit_.position]) for exit_ in expansion.exits}
+
+
+def module_footprint(module: nn.Module, read: Sequence[TensorSpec]) -> Footprint:
+    """The footprint of ``module`` in evaluation mode, which takes the tensors ``read``."""
+    inputs = [torch.zeros(1, *spec.shape, dtype=getattr(torch, spec.dtype)) for spec in read]
+    weights = {tensor.data_ptr() for tensor in [*module.parameters(), *module.buffers()]}
+    with torch.no_grad(), _Counting(weights) as counting:
+        module.eval()(*inputs)
+    given = sum(tensor.nbytes for tensor in inputs)
+    return Footprint(max(counting.widest, given), counting.written)
+
+
+def batch_within(footprint: Footprint, *, room_bytes: int = WORKING_BYTES, most: int = LARGEST_BATCH) -> int:
+    """The largest batch within ``room_bytes``; at least 1."""
+    return max(1, min(most, int(room_bytes / (_LIVE * max(footprint.widest, 1)))))
+
+
+class _Counting(TorchDispatchMode):
+    """Sums the bytes of the tensors that operators read and write, weights excluded."""
+
+    def __init__(self, weights: set[int]) -> None:
+        super().__init__()
+        self._weights = weights
+        self.widest = self.written = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        answer = function(*args, **(kwargs or {}))
+        read = {tensor.data_ptr(): tensor.nbytes for tensor in self._activations((args, kwargs or {}))}
+        written = {tensor.data_ptr(): tensor.nbytes for tensor in self._activations(answer)}
+        self.widest = max(self.widest, sum((read | written).values()))
+        self.written += sum(size for pointer, size in written.items() if pointer not in read)
+        return answer
+
+    def _activations(self, values: Any) -> list[torch.Tensor]:
+        found = [tensor for tensor in tree_leaves(values) if isinstance(tensor, torch.Tensor)]
+        return [tensor for tensor in found if tensor.data_ptr() not in self._weights]

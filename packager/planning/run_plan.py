@@ -1,29 +1,37 @@
-"""Allocates a run's minutes and memory: refuses too little, and gives training the time that other steps leave."""
+"""Allocates a run's minutes and memory: refuses too little, gives training the time that other steps leave, and times
+each step for progress and report.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import math
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import msgspec
 import torch
 
 from device_sdk.errors import UsageError
+from device_sdk.machine import memory_bytes, peak_resident_bytes, resident_bytes
+from device_sdk.progress import Progress, Task
 from packager.inputs.job import Job
-from packager.planning.budget import Budget, memory_in_use, memory_limit
+from packager.output.checkpoints import Checkpoints
 from packager.planning.estimate import TRAIN, VALIDATE, WRITE, Estimate, Estimator, Size, measured_machine
-from packager.planning.step_times import StepTimes
 from packager.renditions.calibration import LEAST_SAMPLES
 from packager.supernet.expansion import Expansion
-from packager.training.checkpoints import Checkpoints
-from packager.training.device import resolve_device
+from packager.torch_device import resolve_device
 
 LOGGER = logging.getLogger(__name__)
 _MARGIN = 1.1  # on the seconds reserved for the steps after training
 _VALIDATION_SHARE = 0.15  # maximum, of the budget
+_SHARE_OF_MACHINE = 0.5
+_WITHOUT_KNOWING = 4_000_000_000  # default where the system does not report its memory
+_BEAT_S = 1.0
+_MOST = 0.95  # of the bar, while a step runs
 
 
 def estimator_for(job: Job, expansion: Expansion, examples: torch.Tensor) -> Estimator:
@@ -53,7 +61,7 @@ def within_limits(job: Job, *, recalibrate: int) -> Job:
     return replace(job, recipe=msgspec.structs.replace(job.recipe, recalibrate_batches=recalibrate))
 
 
-class Plan:
+class RunPlan:
     """The estimate of a run, corrected after each step, and the budget of each step.
 
     Raises:
@@ -71,7 +79,7 @@ class Plan:
         self._job = job
         self._limit = memory_limit(None) if memory_bytes is None else memory_bytes
         minutes = job.recipe.budget_minutes
-        self._budget = Budget(None if minutes is None else 60 * minutes, lambda: checkpoints.seconds)
+        self._budget = MinutesLimit(None if minutes is None else 60 * minutes, lambda: checkpoints.seconds)
         self._resident = memory_in_use()
         self._estimator = estimator_for(job, expansion, examples)
         self.now = self._estimate()
@@ -160,3 +168,104 @@ class Plan:
 def _up(value: float) -> str:
     """Rounded up to one decimal."""
     return f"{math.ceil(10 * value) / 10:g}"
+
+
+class MinutesLimit:
+    """The wall time of a run in ``seconds``, None for no limit; ``spent``: returns the seconds used so far."""
+
+    def __init__(self, seconds: float | None, spent: Callable[[], float]) -> None:
+        self.seconds = seconds
+        self._spent = spent
+
+    @property
+    def spent(self) -> float:
+        """Seconds so far."""
+        return self._spent()
+
+    def left(self, *, after: float = 0.0) -> float:
+        """Seconds left, with ``after`` reserved at the end; infinite without a budget, at least 0."""
+        return math.inf if self.seconds is None else max(0.0, self.seconds - after - self._spent())
+
+
+def memory_limit(gigabytes: float | None) -> int:
+    """The limit in bytes, by default half of the memory of the machine or container.
+
+    Raises:
+        UsageError: it is not a positive number.
+    """
+    if gigabytes is None:
+        return int(_SHARE_OF_MACHINE * (memory_bytes() or _WITHOUT_KNOWING))
+    if not 0 < gigabytes < math.inf:
+        raise UsageError(f"{gigabytes:g} GB is not a limit for memory", hint="give a number above 0")
+    return int(gigabytes * 1e9)
+
+
+def memory_in_use() -> int:
+    """Resident memory of this process; its peak if the system reports only that, 0 if it reports nothing."""
+    return resident_bytes() or peak_resident_bytes() or 0
+
+
+class StepTimes:
+    """A ``Progress`` that wraps ``shown`` and records the seconds of each task by name."""
+
+    def __init__(self, shown: Progress, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._shown = shown
+        self._clock = clock
+        self._seconds: dict[str, float] = {}
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Seconds of each finished step, in order of their start."""
+        return {name: round(seconds, 2) for name, seconds in self._seconds.items()}
+
+    def of(self, name: str) -> float:
+        """Seconds of the step ``name``, 0 if there was none."""
+        return self._seconds.get(name, 0.0)
+
+    @contextlib.contextmanager
+    def task(self, name: str, total: float, *, done: float = 0.0) -> Iterator[Task]:
+        """Start a task of ``total`` units."""
+        started = self._clock()
+        self._seconds.setdefault(name, 0.0)
+        LOGGER.info("%s …", name)
+        try:
+            with self._shown.task(name, total, done=done) as task:
+                yield task
+        finally:
+            took = self._clock() - started
+            self._seconds[name] += took
+            LOGGER.info("%s: %.1f s", name, took)
+
+    @contextlib.contextmanager
+    def whole(self, name: str, *, expected_s: float | None = None) -> Iterator[None]:
+        """A step without progress of its own: shows its seconds, relative to ``expected_s`` if given."""
+        with self.task(name, 1.0) as task, _Beat(task, expected_s):
+            yield
+
+
+class _Beat:
+    """Advances a progress bar once a second from its own thread."""
+
+    def __init__(self, task: Task, expected_s: float | None) -> None:
+        self._task = task
+        self._expected_s = expected_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        self._shown = 0.0
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._task.advance(1.0 - self._shown)
+
+    def _run(self) -> None:
+        started = time.monotonic()
+        while not self._over.wait(_BEAT_S):
+            elapsed = time.monotonic() - started
+            share = min(_MOST, elapsed / self._expected_s) if self._expected_s else self._shown
+            self._task.note(f"{elapsed:.0f} s" + (f" of about {self._expected_s:.0f}" if self._expected_s else ""))
+            self._task.advance(max(0.0, share - self._shown))
+            self._shown = max(share, self._shown)

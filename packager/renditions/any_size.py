@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from device_sdk.bundles.golden import golden_inputs, sample_outputs
+from device_sdk.bundles.runnable import golden_inputs, sample_outputs
 from device_sdk.errors import RuntimeFailedError
 from device_sdk.fragments.composition import Stretch
 from device_sdk.progress import Progress
@@ -24,8 +24,7 @@ from packager.exporting.verification import (
     TorchReference,
 )
 from packager.renditions.calibration import relative_error
-from packager.renditions.fragments import part_stretch
-from packager.renditions.rendition_set import RenditionSet
+from packager.renditions.rendition_set import RenditionSet, part_stretch
 from packager.supernet.input_sizes import UsableSize, free_axes_at
 
 _LARGEST_ERROR = 0.25  # of a quantised or half-precision rendition, on golden inputs

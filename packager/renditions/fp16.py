@@ -14,8 +14,7 @@ from packager.exporting.export import ExportedBlocks, deduplicate_weights
 from packager.exporting.onnx_exporter import OPSET
 from packager.exporting.verification import TorchReference
 from packager.renditions.calibration import Calibration
-from packager.renditions.fragments import as_fragment, part_model, part_stretch
-from packager.renditions.rendition_set import RenditionSet
+from packager.renditions.rendition_set import RenditionSet, as_fragment, part_model, part_stretch
 from packager.torch_noise import torch_silenced
 
 NAME = "fp16"

@@ -22,9 +22,7 @@ from packager.errors import VerificationError
 from packager.exporting.export import ExportedBlocks
 from packager.exporting.verification import TorchReference
 from packager.renditions.calibration import Calibration, Features, fitted_and_held_back
-from packager.renditions.fragments import as_fragment, part_model
-from packager.renditions.judging import Judged, judge, judged_set
-from packager.renditions.rendition_set import RenditionSet
+from packager.renditions.rendition_set import Judged, RenditionSet, as_fragment, judge, judged_set, part_model
 from packager.supernet.expansion import Expansion
 from packager.torch_noise import torch_silenced
 
@@ -47,7 +45,7 @@ def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Prog
     """
     quantization = _ranges(calibration, progress)
     reference = TorchReference(exported.expansion)
-    skips = {block.id for block in exported.expansion.blocks if block.kind == "identity"}
+    skips = {block.id for block in exported.expansion.blocks if block.properties.skip}
     judged: dict[str, Judged] = {}
     with progress.task(f"quantise to {NAME}", len(exported.own)) as task:
         for index, (features, *smaller) in calibration.features_at_sizes():
@@ -86,7 +84,7 @@ def _linked_by_skips(expansion: Expansion) -> dict[int, list[int]]:
     """For each cut point all that skips connect it to, itself included."""
     groups = {index: [index] for index in range(len(expansion.cut_points))}
     for block in expansion.blocks:
-        if block.kind == "identity" and groups[block.start] is not groups[block.end]:
+        if block.properties.skip and groups[block.start] is not groups[block.end]:
             groups[block.start] += groups[block.end]
             groups |= dict.fromkeys(groups[block.end], groups[block.start])
     return groups
@@ -119,8 +117,15 @@ def _quantised(
     """
     given = {f"cut_{index}": found for index, found in quantization.items()}
     ends = {value.name for value in (*model.graph.input, *model.graph.output)} & given.keys()
+    overrides = {
+        name: {
+            "scale": np.array(given[name].scale, dtype=np.float32),
+            "zero_point": np.array(given[name].zero_point, dtype=np.uint8),
+        }
+        for name in ends
+    }
     options = {
-        "TensorQuantOverrides": {name: [_override(given[name])] for name in ends},
+        "TensorQuantOverrides": {name: [one] for name, one in overrides.items()},
         "QDQKeepRemovableActivations": _clips_below(model, given),
     }
     return as_fragment(quantised(model, *features, extra_options=options, batch=batch), part)
@@ -165,13 +170,6 @@ def quantised(
             extra_options=dict(extra_options or {}),
         )
         return onnx.load(path)
-
-
-def _override(quantization: Quantization) -> dict[str, np.ndarray]:
-    return {
-        "scale": np.array(quantization.scale, dtype=np.float32),
-        "zero_point": np.array(quantization.zero_point, dtype=np.uint8),
-    }
 
 
 def _clips_below(model: onnx.ModelProto, given: Mapping[str, Quantization]) -> bool:

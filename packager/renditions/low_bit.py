@@ -21,9 +21,7 @@ from packager.exporting.export import ExportedBlocks
 from packager.exporting.verification import TorchReference
 from packager.renditions.calibration import Calibration, fitted_and_held_back
 from packager.renditions.correction import as_rows, corrected_weights
-from packager.renditions.fragments import as_fragment, part_model
-from packager.renditions.judging import Judged, judge, judged_set
-from packager.renditions.rendition_set import RenditionSet
+from packager.renditions.rendition_set import Judged, RenditionSet, as_fragment, judge, judged_set, part_model
 from packager.renditions.rounding import Quantised, quantise
 
 BITS = {f"w{bits}": bits for bits in (2, 4, 6, 8)}

@@ -1,12 +1,28 @@
-"""The renditions of one kind for a supernet: fragments or programs, golden vectors, errors."""
+"""The renditions of one kind: fragments or programs, made from and compared with stand-alone models of each part."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import numpy as np
+import onnx
+
+from device_sdk.bundles.runnable import sample_outputs
+from device_sdk.fragments.composition import Stretch, compose
+from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.blocks import Golden, Quantization, Rendition
-from packager.assembly.bundle_writer import BundleWriter
+from packager.errors import TraceError
+from packager.exporting.export import ExportedBlocks, deduplicate_weights
+from packager.exporting.onnx_exporter import OPSET
+from packager.exporting.verification import ABSOLUTE_TOLERANCE, TorchReference
+from packager.output.bundle_folder import BundleWriter
+from packager.renditions.calibration import Features, in_batches, relative_error
+
+MAX_ERROR = 0.25  # a block with a larger error is left out
+_GOLDEN_TOLERANCE = 2.0  # times the quantisation error on real samples: other CPUs round differently
 
 
 @dataclass(frozen=True)
@@ -53,3 +69,110 @@ class RenditionSet:
             )
             for part, data in self.own.items()
         }
+
+
+def part_stretch(exported: ExportedBlocks, part: str, graph: onnx.GraphProto | None = None) -> Stretch:
+    """One block or exit, ready to load; ``graph`` replaces its own fragment."""
+    exits = {exit_.id for exit_ in exported.expansion.exits}
+    stretch = exported.stretch([], part) if part in exits else exported.stretch([part])
+    return stretch if graph is None else replace(stretch, fragments=(graph.SerializeToString(),))
+
+
+def part_model(
+    exported: ExportedBlocks, part: str, free_axes: Mapping[str, frozenset[int]] | None = None
+) -> onnx.ModelProto:
+    """One block or exit as a model, from the tensor at its start to the one at its end.
+
+    ``free_axes``: by tensor, the axes whose extent may be another one.
+    """
+    stretch = replace(part_stretch(exported, part), free_axes=free_axes or {})
+    return onnx.ModelProto.FromString(compose(stretch))
+
+
+def as_fragment(model: onnx.ModelProto, part: str) -> onnx.GraphProto:
+    """Nodes and initializers of a converted ``part_model``, with inner names prefixed with the part's id.
+
+    Raises:
+        TraceError: the conversion introduced custom operators.
+    """
+    graph = onnx.GraphProto()
+    ends = {value.name for value in (*model.graph.input, *model.graph.output)}
+
+    def renamed(name: str) -> str:
+        return name if not name or name in ends or name.startswith(f"{part}/") else f"{part}/{name}"
+
+    for number, node in enumerate(model.graph.node):
+        if node.domain not in ("", "ai.onnx"):
+            raise TraceError(f"a rendition of {part} uses {node.domain}.{node.op_type}, which is not in ONNX's own set")
+        copied = graph.node.add()
+        copied.CopyFrom(node)
+        copied.ClearField("doc_string")
+        copied.name = f"{part}/{number}"
+        copied.input[:] = [renamed(name) for name in node.input]
+        copied.output[:] = [renamed(name) for name in node.output]
+    for tensor in model.graph.initializer:
+        kept = graph.initializer.add()
+        kept.CopyFrom(tensor)
+        kept.ClearField("doc_string")
+        kept.name = renamed(tensor.name)
+    return graph
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A fragment, its relative squared error on real samples, and its golden vector."""
+
+    graph: onnx.GraphProto
+    error: float
+    golden: Golden
+
+
+def judge(
+    name: str,
+    exported: ExportedBlocks,
+    part: str,
+    graph: onnx.GraphProto,
+    reference: TorchReference,
+    features: Features,
+    *,
+    batch: int,
+) -> Judged:
+    """Compare with torch on real ``features``, in batches of ``batch``.
+
+    Golden inputs are noise, which may lie far outside the ranges that the fragment was calibrated for. Only the shapes
+    of the answers to them are compared with torch's.
+
+    The golden vector is the fragment's own answer on this machine; its tolerance derives from the quantisation error.
+    """
+    with contextlib.closing(OnnxRuntime(threads=1, lean=True).load(part_stretch(exported, part, graph))) as loaded:
+        actual = in_batches(lambda some: loaded.run([some])[0], features, batch)
+        expected = in_batches(lambda some: reference.answer([part], [some])[0], features, batch)
+        error, difference = relative_error(actual, expected), float(np.abs(actual - expected).max())
+        *_, (_, (golden,)) = reference.compared(f"{name} of {part}", [part], loaded)
+    tolerance = _GOLDEN_TOLERANCE * difference + ABSOLUTE_TOLERANCE
+    return Judged(
+        graph=graph,
+        error=error if np.isfinite(error) else float("inf"),
+        golden=Golden(samples=sample_outputs([golden]), tolerance=float(f"{tolerance:.3g}")),
+    )
+
+
+def judged_set(name: str, exported: ExportedBlocks, judged: Mapping[str, Judged], **more: Any) -> RenditionSet:
+    """The renditions of the parts whose error is small; notes name the others. ``more``: fields of the set."""
+    left_out = sorted(part for part, found in judged.items() if found.error > MAX_ERROR)
+    kept = {part: judged[part] for part in exported.own if part in judged and part not in left_out}
+    shared = deduplicate_weights(exported.expansion, {part: found.graph for part, found in kept.items()})
+    return RenditionSet(
+        name=name,
+        runtime="onnxruntime",
+        own=shared.own,
+        shared=shared.shared,
+        needs=shared.needs,
+        golden={part: found.golden for part, found in kept.items()},
+        errors={part: float(f"{found.error:.3g}") for part, found in kept.items()},
+        opset=OPSET,
+        notes=tuple(
+            f"{part} has no {name} rendition: its error would be {judged[part].error:.2g}" for part in left_out
+        ),
+        **more,
+    )

@@ -1,6 +1,6 @@
 """Growing the block supernet: original blocks plus blocks that replace one or several of them (AdaptiveNet §4.1).
 
-The kinds of added blocks are in ``packager/supernet/blocks``; exits are attached by ``packager/supernet/exits.py``.
+The kinds of added blocks are in ``packager/supernet/blocks``; exits are attached by ``packager/branch_zoo/plain.py``.
 """
 
 from __future__ import annotations
@@ -11,15 +11,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from device_sdk.supernet.blocks import CutPoint, Exit, Golden, Rendition, TensorSpec
+from device_sdk.supernet.blocks import ORIGINAL, CutPoint, Exit, Golden, Rendition, TensorSpec
 from device_sdk.supernet.plan import Subnet
 from device_sdk.supernet.supernet import Supernet
-from packager.supernet.blocks.identity import identity_blocks
-from packager.supernet.blocks.merged import merged_blocks
-from packager.supernet.blocks.shrunk import shrunk_blocks
-from packager.supernet.blocks.streams import copied_blocks, several
-from packager.supernet.blocks.trainable import TrainableBlock, count_macs, original_block
-from packager.supernet.blocks.tuned import tuned_blocks
+from packager.supernet.blocks import BUILDERS
+from packager.supernet.blocks.originals import Originals
+from packager.supernet.blocks.trainable import TrainableBlock, count_macs
 from packager.tracing.traced_model import Feature, TracedModel, parameter_count
 
 __all__ = ["Expansion", "TrainableBlock", "TrainableExit", "count_macs", "expand", "shrink_rates_for"]
@@ -69,17 +66,17 @@ class Expansion:
     @property
     def originals(self) -> tuple[TrainableBlock, ...]:
         """The pretrained blocks, in order; their weights never change."""
-        return tuple(block for block in self.blocks if block.kind == "original")
+        return tuple(block for block in self.blocks if block.kind == ORIGINAL)
 
     @property
     def added(self) -> tuple[TrainableBlock, ...]:
         """All blocks but the originals."""
-        return tuple(block for block in self.blocks if block.kind != "original")
+        return tuple(block for block in self.blocks if block.kind != ORIGINAL)
 
     @property
     def trained(self) -> tuple[TrainableBlock, ...]:
-        """The added blocks with parameters: all but identities."""
-        return tuple(block for block in self.added if block.kind != "identity")
+        """The added blocks with weights."""
+        return tuple(block for block in self.added if block.properties.weights)
 
     @property
     def cut_points(self) -> tuple[CutPoint, ...]:
@@ -148,28 +145,17 @@ def expand(
     The first block (stem) and the last one (head) are replaced by copies alone: no other block maps input to features
     or features to answers. No block is added over a cut point that the head reads.
     """
-    originals = [
-        original_block(module, index, traced.cuts, taps=traced.read_by(index)[:-1])
-        for index, module in enumerate(traced.blocks)
-    ]
-    inner, cuts, taps, streams = originals[1:-1], traced.cuts, traced.taps, several(traced.cuts)
-    single = [block for block in inner if not streams & {block.start, block.end}]
-    kinds = [
-        merged_blocks(inner, traced.tensors, max_span=max_span, tiled=tiled, taps=taps, several=streams),
-        copied_blocks(inner, cuts, max_span=max_span, tiled=tiled, taps=taps),
-        shrunk_blocks(single, traced.tensors, rates=shrink_rates),
-        identity_blocks(inner, cuts, max_span=max_span if identity else 0, taps=taps),
-        tuned_blocks(originals, count=copied),
-    ]
+    originals = Originals(traced, max_span, tiled, shrink_rates, identity, copied)
+    kinds = [build(originals) for build in BUILDERS.values()]
     added = [block for kind in kinds for block in kind.blocks]
     notes = [note for kind in kinds for note in kind.notes]
     if not added and not notes:
-        notes.append(f"nothing to merge: {len(inner)} blocks between stem and head, spans up to {max_span}")
-    for block in originals:
+        notes.append(f"nothing to merge: {len(originals.inner)} blocks between stem and head, spans up to {max_span}")
+    for block in originals.blocks:
         block.module.requires_grad_(False).eval()
     for block in added:
         block.module.requires_grad_(True)
-    return Expansion(traced, tuple(originals + added), tuple(notes))
+    return Expansion(traced, (*originals.blocks, *added), tuple(notes))
 
 
 def shrink_rates_for(parameters: int) -> tuple[float, ...]:

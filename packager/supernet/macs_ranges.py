@@ -23,7 +23,7 @@ class MacsRanges:
     """
 
     def __init__(self, expansion: Expansion) -> None:
-        identities = [block for block in expansion.added if block.kind == "identity"]
+        identities = [block for block in expansion.added if block.properties.skip]
         self._skips = [(Edge(block.id), block.start, block.end) for block in identities]
         self._learning = {block.id for block in expansion.trained}
         self._supernet = supernet = expansion.without(block.id for block in identities).supernet()

@@ -48,10 +48,6 @@ LONG = 12  # anchors: the most in a residual or inception block
 MOST_TENSORS = 4  # at one cut point
 
 
-def _is_anchor(node: fx.Node) -> bool:
-    return any(word in operator_name(node) for word in _ANCHORS)
-
-
 def cut_positions(body: ExportedGraph, *, fused: Collection[str] = FUSED, streams: bool = True) -> list[int]:
     """Indices of the nodes after which the model is cut, its end excluded.
 
@@ -71,7 +67,11 @@ def cut_positions(body: ExportedGraph, *, fused: Collection[str] = FUSED, stream
             f"the model cannot be cut at {lost[0]}, a feature that the head reads",
             hint="let the backbone return a feature that its next layer reads, such as the end of a stage",
         )
-    anchors = [index for index, node in enumerate(body.nodes) if _is_anchor(node) and node not in body.constants]
+    anchors = [
+        index
+        for index, node in enumerate(body.nodes)
+        if node not in body.constants and any(word in operator_name(node) for word in _ANCHORS)
+    ]
     positions: list[int] = []
     for count in range(1, MOST_TENSORS + 1):
         allowed = [index for index, tensors in live.items() if len(tensors) == count]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -9,7 +10,6 @@ from torch import fx
 from torch.export.graph_signature import OutputKind
 
 from packager.errors import TraceError
-from packager.tracing.regions import inline_regions
 
 _VIEWS = (
     "slice",
@@ -24,6 +24,10 @@ _VIEWS = (
     "getitem",
 )
 _SEVERAL_VIEWS = ("split", "split_with_sizes", "chunk", "unbind")  # a getitem takes one of them
+_GRADIENTS = torch.ops.higher_order.wrap_with_set_grad_enabled
+_AUTOCAST = torch.ops.higher_order.wrap_with_autocast
+_GRADIENTS_ARGS, _AUTOCAST_ARGS = 1, 4  # number of arguments before the region's graph
+_AUTOCAST_ENABLED = 2
 
 
 class ExportedGraph:
@@ -108,15 +112,20 @@ def _changed_in_parts(nodes: Sequence[fx.Node]) -> frozenset[fx.Node]:
     found: set[fx.Node] = set()
     for node in nodes:
         if _changes_input(node):
-            source = node.args[0]
-            while isinstance(source, fx.Node) and operator_name(source) in (*_VIEWS, *_SEVERAL_VIEWS):
-                source = source.args[0]
+            source = _viewed(node.args[0])
             if isinstance(source, fx.Node):
                 found |= {source, node}
     for node in nodes:
         if operator_name(node) in (*_VIEWS, *_SEVERAL_VIEWS) and node.args[0] in found:
             found.add(node)
     return frozenset(found)
+
+
+def _viewed(source: object) -> object:
+    """The tensor that a chain of views is of."""
+    while isinstance(source, fx.Node) and operator_name(source) in (*_VIEWS, *_SEVERAL_VIEWS):
+        source = source.args[0]
+    return source
 
 
 def _undo_inplace(nodes: Sequence[fx.Node]) -> None:
@@ -145,9 +154,7 @@ def _clone_what_views_change(nodes: list[fx.Node], entry: fx.Node) -> None:
     """
     cloned: set[fx.Node] = set()
     for node in [node for node in nodes if _changes_input(node)]:
-        source = node.args[0]
-        while isinstance(source, fx.Node) and operator_name(source) in (*_VIEWS, *_SEVERAL_VIEWS):
-            source = source.args[0]
+        source = _viewed(node.args[0])
         if source in cloned or not (source is entry or source in nodes):
             continue
         assert isinstance(source, fx.Node)
@@ -163,3 +170,54 @@ def operator_name(node: fx.Node) -> str:
     """The name without overload, such as ``conv2d``; for Python functions such as ``getitem`` their own."""
     packet = getattr(node.target, "overloadpacket", None)
     return str(packet).removeprefix("aten.") if packet is not None else getattr(node.target, "__name__", "")
+
+
+def inline_regions(program: torch.export.ExportedProgram) -> fx.Graph:
+    """The graph of ``program`` with its regions inlined, so that it can be cut inside them.
+
+    Linear attention is often computed under ``autocast(enabled=False)``. In evaluation such a region, or one under
+    ``no_grad``, equals its operators. A region that enables autocast is kept.
+    """
+    graph, members = program.graph, dict(program.graph_module.named_modules())
+    for node in list(graph.nodes):
+        position = _region_position(node)
+        if position is None:
+            continue
+        region = node.args[position]
+        assert isinstance(region, fx.Node)
+        _inline(node, members[str(region.target)], node.args[position + 1 :])
+        graph.erase_node(node)
+    return graph
+
+
+def _region_position(node: fx.Node) -> int | None:
+    """The index of the argument of ``node`` that is a region's graph; None if it is no region or must be kept."""
+    if node.target is _GRADIENTS:
+        return _GRADIENTS_ARGS
+    if node.target is _AUTOCAST and not node.args[_AUTOCAST_ENABLED]:
+        return _AUTOCAST_ARGS
+    return None
+
+
+def _inline(call: fx.Node, region: torch.nn.Module, given: tuple[fx.node.Argument, ...]) -> None:
+    """Insert the operators of ``region`` before ``call``, and redirect readers of its results."""
+    assert isinstance(region, fx.GraphModule)
+    placed: dict[fx.Node, fx.node.Argument] = {}
+    inputs = iter(given)
+    for node in region.graph.nodes:
+        if node.op == "placeholder":
+            placed[node] = next(inputs)
+        elif node.op == "output":
+            _hand_out(call, [placed[result] for result in node.args[0]])
+        else:
+            with call.graph.inserting_before(call):
+                placed[node] = call.graph.node_copy(node, lambda one: placed[one])
+
+
+def _hand_out(call: fx.Node, results: list[fx.node.Argument]) -> None:
+    for reader in list(call.users):
+        assert reader.target is operator.getitem
+        result = results[reader.args[1]]
+        assert isinstance(result, fx.Node)
+        reader.replace_all_uses_with(result)
+        call.graph.erase_node(reader)

@@ -1,4 +1,4 @@
-"""Selection of the best state of a training phase, its start included.
+"""Selection of the best state of a training phase, its start included, and batch-norm statistics.
 
 Distilled blocks and exits train independently, so each keeps its own best state. Tuning trains paths that share
 blocks: there one state is selected for all, on the straight line between the weights at its start and at its end.
@@ -6,10 +6,11 @@ blocks: there one state is selected for all, on the straight line between the we
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,16 +18,16 @@ import torch
 from torch import nn
 
 from device_sdk.supernet.plan import Subnet
+from packager.supernet.blocks.trainable import averaging, norms
 from packager.supernet.expansion import Expansion
 from packager.supernet.macs_ranges import MacsRanges
 from packager.training.range_accuracy import RangeAccuracy
 from packager.training.ranks import Ranks
-from packager.training.recalibration import average_statistics
 
 _MARKS = (0.25, 0.5, 0.75)  # of a phase: when blocks and exits are evaluated, besides its start and its end
 _SHARES = (1.0, 0.5, 0.25, 0.0)  # interpolation weights between the start and the end of tuning
 _PATHS_PER_RANGE = 2
-_BLOCK_IMAGES = 32  # evaluating all blocks costs about a fifth of a step
+BLOCK_IMAGES = 32  # evaluating all blocks costs about a fifth of a step
 _LEAST_IMAGES = 32
 
 State = dict[str, dict[str, torch.Tensor]]
@@ -53,21 +54,21 @@ class Gain:
 class Keeper(ABC):
     """Evaluates a phase's modules and restores their best state. All processes take part; rank 0 evaluates."""
 
-    def __init__(self, modules: Mapping[str, nn.Module], judge: RangeAccuracy | None, ranks: Ranks) -> None:
-        self._modules = modules
-        self._judge = judge
-        self._ranks = ranks
+    def __init__(
+        self, modules: Mapping[str, nn.Module], judge: RangeAccuracy | None, ranks: Ranks, device: torch.device
+    ) -> None:
+        self._modules, self._judge, self._ranks, self._device = modules, judge, ranks, device
 
     @abstractmethod
-    def begin(self, *, device: torch.device, seconds: float | None) -> None:
+    def begin(self, *, seconds: float | None) -> None:
         """Evaluate the start. ``seconds``: time limit of an evaluation, None for no limit."""
 
     @abstractmethod
-    def after_step(self, progress: float, *, device: torch.device) -> None:
+    def after_step(self, progress: float) -> None:
         """Evaluate if ``progress`` has reached the next mark."""
 
     @abstractmethod
-    def finish(self, *, device: torch.device, seconds_left: Callable[[], float] = _for_ever) -> Gain:
+    def finish(self, *, seconds_left: Callable[[], float] = _for_ever) -> Gain:
         """Evaluate the end and restore the best state, among those that the time allows to evaluate."""
 
     @property
@@ -90,44 +91,49 @@ class Keeper(ABC):
 
 
 class BestOfEach(Keeper):
-    """Keeps the best state of each module separately, by ``_errors``."""
+    """Keeps the best state of each module separately, by its ``errors`` on held-out images.
 
-    measure = "error"
+    For distillation: added blocks, by their imitation error; for exits: by their error rate behind the original path.
+    """
 
-    def __init__(self, modules: Mapping[str, nn.Module], judge: RangeAccuracy | None, ranks: Ranks) -> None:
-        super().__init__(modules, judge, ranks)
+    def __init__(
+        self,
+        modules: Mapping[str, nn.Module],
+        judge: RangeAccuracy | None,
+        ranks: Ranks,
+        device: torch.device,
+        *,
+        measure: str,
+        errors: Callable[[RangeAccuracy], Mapping[str, float]],
+    ) -> None:
+        super().__init__(modules, judge, ranks, device)
+        self.measure, self._errors = measure, errors
         self._best: dict[str, float] = {}
         self._first: dict[str, float] = {}
         self._states: State = {}
         self._looks = 0
 
-    @abstractmethod
-    def _errors(self, judge: RangeAccuracy, device: torch.device) -> dict[str, float]:
-        """The error of each module on held-out images."""
-
-    def begin(self, *, device: torch.device, seconds: float | None) -> None:
-        """See ``Keeper``."""
-        self._look(device)
+    def begin(self, *, seconds: float | None) -> None:
+        self._look()
         self._first = dict(self._best)
 
-    def after_step(self, progress: float, *, device: torch.device) -> None:
-        """See ``Keeper``."""
+    def after_step(self, progress: float) -> None:
         if self._looks <= len(_MARKS) and progress >= _MARKS[min(self._looks, len(_MARKS)) - 1]:
-            self._look(device)
+            self._look()
 
-    def finish(self, *, device: torch.device, seconds_left: Callable[[], float] = _for_ever) -> Gain:
-        """See ``Keeper``. The evaluation is short and always done."""
-        self._look(device)
+    def finish(self, *, seconds_left: Callable[[], float] = _for_ever) -> Gain:
+        """The evaluation is short and always done."""
+        self._look()
         for name, module in self._modules.items():
             module.load_state_dict(self._states[name])
         count = len(self._best)
         better = sum(self._best[name] < self._first[name] for name in self._best)
         return Gain(self.measure, sum(self._first.values()) / count, sum(self._best.values()) / count, better / count)
 
-    def _look(self, device: torch.device) -> None:
+    def _look(self) -> None:
         self._looks += 1
         average_statistics(self._modules.values(), self._ranks)
-        errors = self._errors(self._judge, device) if self._judge is not None else {}
+        errors = self._errors(self._judge) if self._judge is not None else {}
         lead_errors = self._from_lead([errors.get(name, 0.0) for name in self._modules], len(self._modules))
         for (name, module), error in zip(self._modules.items(), lead_errors, strict=True):
             if name not in self._best or error < self._best[name]:
@@ -135,31 +141,11 @@ class BestOfEach(Keeper):
 
     @property
     def state(self) -> dict[str, Any]:
-        """See ``Keeper``."""
         return {"best": self._best, "first": self._first, "states": self._states, "looks": self._looks}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """See ``Keeper``."""
         self._best, self._first, self._states = dict(state["best"]), dict(state["first"]), dict(state["states"])
         self._looks = state["looks"]
-
-
-class BestBlocks(BestOfEach):
-    """For distillation: added blocks, by their imitation error."""
-
-    measure = "imitation error"
-
-    def _errors(self, judge: RangeAccuracy, device: torch.device) -> dict[str, float]:
-        return judge.imitation_errors(_BLOCK_IMAGES, device=device)
-
-
-class BestExits(BestOfEach):
-    """For exits, by their error rate behind the original path."""
-
-    measure = "wrong answers"
-
-    def _errors(self, judge: RangeAccuracy, device: torch.device) -> dict[str, float]:
-        return judge.exit_errors(device=device)
 
 
 @dataclass(frozen=True)
@@ -200,11 +186,12 @@ class BestOnTheWay(Keeper):
         modules: Mapping[str, nn.Module],
         judge: RangeAccuracy | None,
         ranks: Ranks,
+        device: torch.device,
         *,
         expansion: Expansion,
         seed: int,
     ) -> None:
-        super().__init__(modules, judge, ranks)
+        super().__init__(modules, judge, ranks, device)
         self._paths = guarded_paths(expansion, seed=seed)
         self._start: State = {}
         self._images: int | None = None
@@ -212,13 +199,12 @@ class BestOnTheWay(Keeper):
         self._before: list[RangeSeen] = []
         self._after: list[RangeSeen] = []
 
-    def begin(self, *, device: torch.device, seconds: float | None) -> None:
-        """See ``Keeper``."""
+    def begin(self, *, seconds: float | None) -> None:
         self._start = self._copied()
         if self._judge is not None:
             if seconds is not None:
-                self._fit_into(seconds, self._judge.seconds_per_image(device=device))
-            self._before = self._seen(device)
+                self._fit_into(seconds, self._judge.seconds_per_image(device=self._device))
+            self._before = self._seen()
 
     def _fit_into(self, seconds: float, seconds_per_image: float) -> None:
         """Reduce the images to fit into ``seconds``, and then the paths per range to one if images are too few."""
@@ -228,11 +214,11 @@ class BestOnTheWay(Keeper):
             count = len(self._paths)
         self._images = max(_LEAST_IMAGES // 2, int(seconds / max(1e-9, count * seconds_per_image)))
 
-    def after_step(self, progress: float, *, device: torch.device) -> None:
+    def after_step(self, progress: float) -> None:
         """Nothing: paths are evaluated at the end."""
 
-    def finish(self, *, device: torch.device, seconds_left: Callable[[], float] = _for_ever) -> Gain:
-        """See ``Keeper``. The start is restored if there is no time for another evaluation."""
+    def finish(self, *, seconds_left: Callable[[], float] = _for_ever) -> Gain:
+        """The start is restored if there is no time for another evaluation."""
         end = self._copied()
         kept, look_s = 1.0, 0.0
         for share in _SHARES:
@@ -240,25 +226,25 @@ class BestOnTheWay(Keeper):
             in_time = bool(self._from_lead([float(look_s <= seconds_left())], 1)[0])
             kept = share if in_time else 0.0
             self._put(end, kept)
-            if kept == 0.0 or not self._from_lead([float(self._is_worse(device))], 1)[0]:
+            if kept == 0.0 or not self._from_lead([float(self._is_worse())], 1)[0]:
                 break
             look_s = time.monotonic() - began_s
         after = self._before if kept == 0.0 else self._after
         mean_before, mean_after = self._from_lead([_mean(self._before), _mean(after)], 2)
         return Gain(self.measure, mean_before, mean_after, kept)
 
-    def _is_worse(self, device: torch.device) -> bool:
+    def _is_worse(self) -> bool:
         if self._judge is None:
             return False
-        self._after = self._seen(device)
+        self._after = self._seen()
         if _mean(self._after) < _mean(self._before):  # no range is significantly worse, but the mean is
             return True
         return any(is_worse(before, after) for before, after in zip(self._before, self._after, strict=True))
 
-    def _seen(self, device: torch.device) -> list[RangeSeen]:
+    def _seen(self) -> list[RangeSeen]:
         assert self._judge is not None
         chosen = [paths[-self._per_range :] for paths in self._paths]
-        return [RangeSeen(*self._judge.answers_of(paths, self._images, device=device)) for paths in chosen]
+        return [RangeSeen(*self._judge.answers_of(paths, self._images, device=self._device)) for paths in chosen]
 
     def _put(self, end: State, share: float) -> None:
         """Load the interpolated state, batch-norm statistics included; exact for the weights 0 and 1."""
@@ -275,12 +261,10 @@ class BestOnTheWay(Keeper):
 
     @property
     def state(self) -> dict[str, Any]:
-        """See ``Keeper``."""
         before = [{"scores": seen.scores, "distance": seen.distance} for seen in self._before]
         return {"start": self._start, "images": self._images, "per_range": self._per_range, "before": before}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """See ``Keeper``."""
         self._start, self._images, self._per_range = state["start"], state["images"], state["per_range"]
         self._before = [RangeSeen(**seen) for seen in state["before"]]
 
@@ -309,3 +293,29 @@ def _mean(ranges: Sequence[RangeSeen]) -> float:
 
 def _copy(module: nn.Module) -> dict[str, torch.Tensor]:
     return {key: value.detach().to("cpu", copy=True) for key, value in module.state_dict().items()}
+
+
+def recalibrate(expansion: Expansion, batches: Iterable[tuple[Subnet, torch.Tensor]]) -> None:
+    """Replace the running statistics of the added blocks by their means over ``batches``.
+
+    During tuning they are moving averages over the last few paths through a block; recalibration averages over many.
+    ``batches``: paths with their input [batch, *input]. Blocks on none of the paths keep their statistics.
+    """
+    modules = {block.id: block.module for block in expansion.trained}
+    seen: set[str] = set()
+    with contextlib.ExitStack() as stack, torch.no_grad():
+        for path, images in batches:
+            for name in (modules.keys() & set(path.block_ids)) - seen:
+                stack.enter_context(averaging(norms(modules[name])))
+                seen.add(name)
+            expansion.run(path, images)
+
+
+def average_statistics(modules: Iterable[nn.Module], ranks: Ranks) -> None:
+    """Replace the running statistics, which each process computes on its share of the batches, by their mean over all.
+
+    The statistics are linear in each batch's contribution, so the result does not depend on when or how often.
+    """
+    layers = dict.fromkeys(layer for module in modules for layer in norms(module))
+    pairs = [(layer.running_mean, layer.running_var) for layer in layers]
+    ranks.average([part for pair in pairs for part in pair if part is not None])

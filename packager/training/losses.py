@@ -4,38 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from device_sdk.errors import UsageError
+from device_sdk.supernet.blocks import TensorSpec
 from device_sdk.supernet.plan import Subnet
-from packager.supernet.blocks.trainable import TrainableBlock
+from packager.data.batches import BatchSource
+from packager.inputs.recipe import Recipe
+from packager.supernet.blocks.trainable import TrainableBlock, evaluated
 from packager.supernet.expansion import Expansion
 from packager.supernet.macs_ranges import MacsRanges
 from packager.tasks import Classification, LearningTask, mixed_loss
 from packager.tracing.traced_model import Feature, tensors_of
-from packager.training.batches import BatchSource
-from packager.training.feature_cache import FeatureCache
-from packager.training.memory_format import training_format
-from packager.training.teacher_answers import TeacherAnswers
+from packager.training.caches import FeatureCache, TeacherAnswers
 
 _PHASE_BATCHES = 1_000_000_000  # batches of phase k are counted from k times this
 _TUNE, _EXITS, _STATISTICS = (k * _PHASE_BATCHES for k in (1, 2, 3))
 _EXIT_UPDATES = 4  # updates per batch of features: computing the features costs far more than training the exits
 _SAMPLES_PER_UPDATE = 16  # or more
 _LEAST_SAMPLES = 2  # of a process in an update: batch-norm needs them
+_SAMPLES = 2
+_TOLERANCE = 1e-3  # of the largest magnitude
 
 
 class Losses:
     """The loss of one update in each phase: a pure function of the update's number, so a resumed run repeats it.
 
-    In distributed training each process computes the loss of its ``source``'s share of the batch.
-
-    Args:
-        batch: the largest one; exits update several times per batch if it is large enough.
-        distil_from, sampling, temperature, label_weight, seed: as in the recipe.
+    In distributed training each process computes the loss of its ``source``'s share of the batch. ``features``,
+    ``answers``: caches of the originals' features and of the full model's logits, where batches repeat.
 
     Raises:
         UsageError: a batch is too small for so many processes.
@@ -45,30 +44,23 @@ class Losses:
         self,
         expansion: Expansion,
         source: BatchSource,
+        recipe: Recipe,
         *,
-        batch: int,
-        distil_from: Literal["teacher", "student"],
-        sampling: Literal["uniform", "sandwich", "cheapest"],
-        temperature: float,
-        label_weight: float,
-        seed: int,
         device: torch.device | None = None,
         task: LearningTask | None = None,
     ) -> None:
         self._task = task or Classification()
         self._expansion = expansion
         self._source = source
-        self._distil_from, self._sampling = distil_from, sampling
-        self._temperature, self._label_weight = temperature, label_weight
-        self._seed = seed
+        self._recipe, self._seed = recipe, recipe.seed
         self._device = device or torch.device("cpu")
         self._format = training_format(expansion, self._device)
-        self._cache: FeatureCache | None = None
+        self.features: FeatureCache | None = None
         self._ranges = MacsRanges(expansion) if expansion.trained else None
-        self._teacher_answers: TeacherAnswers | None = None
+        self.answers: TeacherAnswers | None = None
         self._exit_batch = _ExitBatch(-1, {}, torch.empty(0), torch.empty(0))
         self.batch = source.batch_size
-        self.exit_updates = max(1, min(_EXIT_UPDATES, min(batch, len(source)) // _SAMPLES_PER_UPDATE))
+        self.exit_updates = max(1, min(_EXIT_UPDATES, min(recipe.largest_batch, len(source)) // _SAMPLES_PER_UPDATE))
         self._parts = 1  # updates among which a batch of the source is divided
         self._halved = False
         self._whole: tuple[int, torch.Tensor, torch.Tensor] | None = None  # the last batch that was divided
@@ -85,11 +77,6 @@ class Losses:
         """Samples per batch in this process."""
         return self._share.of(self.batch)
 
-    @property
-    def whole_batch(self) -> int:
-        """Samples in the source's batches."""
-        return self._source.batch_size
-
     def distil(self, step: int) -> torch.Tensor:
         """Added blocks imitate the blocks that they replace (§4.2, Eq. 1).
 
@@ -99,7 +86,7 @@ class Losses:
         images, _ = self._batch(0, step)
         with torch.no_grad():
             features = self._expansion.traced.features(images)
-        if self._distil_from == "teacher":
+        if self._recipe.distil_from == "teacher":
             return torch.stack([imitation_error(block, features) for block in self._expansion.trained]).sum()
         assert self._ranges is not None
         path = self._ranges.sample(self._seed + step)
@@ -120,7 +107,7 @@ class Losses:
         Paths are drawn uniformly, or as in tuning where other paths must stay unchanged.
         """
         assert self._ranges is not None
-        leaves_others = self._sampling == "cheapest"
+        leaves_others = self._recipe.sampling == "cheapest"
         path = self._path(step) if leaves_others else self._ranges.sample(self._seed + step)
         return path, self._batch(_STATISTICS, step)[0]
 
@@ -137,14 +124,6 @@ class Losses:
             losses.append(self._answer_loss(exit_.module(features).float(), labels, teacher))
         return torch.stack(losses).sum()
 
-    def keep_features(self, cache: FeatureCache | None) -> None:
-        """Cache the originals' features in ``cache`` across repetitions of the recipe's ``variants``."""
-        self._cache = cache
-
-    def keep_answers(self, answers: TeacherAnswers | None) -> None:
-        """Cache the full model's logits in ``answers`` across repetitions of the recipe's ``variants``."""
-        self._teacher_answers = answers
-
     def take(self, batch: int) -> None:
         """Split the source's batches into updates of ``batch`` samples, a power of two below the source's batch."""
         whole = self._source.batch_size
@@ -158,7 +137,7 @@ class Losses:
             return False
         self.batch //= 2
         self._halved = True
-        self._cache = None  # it holds whole batches
+        self.features = None  # it holds whole batches
         self._exit_batch = _ExitBatch(-1, {}, torch.empty(0), torch.empty(0))
         return True
 
@@ -177,7 +156,7 @@ class Losses:
     def _path(self, step: int) -> Subnet:
         """The path that a tuning step trains."""
         assert self._ranges is not None
-        sampling, seed = self._sampling, self._seed + step
+        sampling, seed = self._recipe.sampling, self._seed + step
         if sampling == "uniform" or (sampling == "sandwich" and step % 4 == 3):
             return self._ranges.sample(seed)
         return self._ranges.between(seed) if step % 2 else self._ranges.cheapest
@@ -187,12 +166,12 @@ class Losses:
         number, part = divmod(step, self._parts)
         edition, position = self._source.key(first + number)
         key = (edition, position * self._parts + part, self.samples)
-        if self._teacher_answers is not None and (known := self._teacher_answers.get(key)) is not None:
+        if self.answers is not None and (known := self.answers.get(key)) is not None:
             return known.to(self._device)
         with torch.no_grad():
             logits = self._expansion.traced.answer(images).float()
-        if self._teacher_answers is not None:
-            self._teacher_answers.put(key, logits)
+        if self.answers is not None:
+            self.answers.put(key, logits)
         return logits
 
     def _new_exit_batch(self, step: int) -> _ExitBatch:
@@ -211,20 +190,19 @@ class Losses:
 
     def _original_features(self, step: int, images: torch.Tensor) -> dict[int, torch.Tensor]:
         """The originals' features for the batch of ``step``, by cut point; from the cache if present."""
-        if self._cache is None:
+        if self.features is None:
             return _single(dict(enumerate(self._expansion.traced.features(images))))
         edition, number = self._source.key(step)
         number += edition * self._source.batches_per_epoch
-        features = self._cache.get(number)
+        features = self.features.get(number)
         if features is None:
-            features = self._cache.put(number, _single(dict(enumerate(self._expansion.traced.features(images)))))
+            features = self.features.put(number, _single(dict(enumerate(self._expansion.traced.features(images)))))
         return {position: value.to(self._device) for position, value in features.items()}
 
     def _answer_loss(self, answers: torch.Tensor, labels: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
         """The task's loss against the labels, mixed with its loss against the teacher's logits."""
-        return mixed_loss(
-            self._task, answers, labels, teacher, temperature=self._temperature, label_weight=self._label_weight
-        )
+        temperature, label_weight = self._recipe.temperature, self._recipe.label_weight
+        return mixed_loss(self._task, answers, labels, teacher, temperature=temperature, label_weight=label_weight)
 
 
 @dataclass(frozen=True)
@@ -302,3 +280,37 @@ def exit_cache_shapes(expansion: Expansion, *, batch: int) -> dict[int, tuple[in
     """Shapes per batch in the cache for training exits, by cut point: [batch, *features], and the logits."""
     positions = {exit_.position for exit_ in expansion.exits} | {len(expansion.originals)}
     return {position: (batch, *expansion.traced.tensors[position].shape) for position in sorted(positions)}
+
+
+def training_format(expansion: Expansion, device: torch.device) -> torch.memory_format:
+    """``channels_last`` on a CPU, for images, if every part computes the same from channels-last inputs.
+
+    CPU convolutions are faster in it: a tuning step of ResNet-56 takes 0.8 of the time (2 threads). Layout-sensitive
+    operators such as ``view`` may fail.
+    """
+    cuts = expansion.traced.cuts
+    if device.type != "cpu" or len(cuts[0][0].shape) != 3:
+        return torch.contiguous_format
+    parts = [(block.module, (*block.taps, block.start)) for block in expansion.blocks]
+    parts += [(exit_.module, (exit_.position,)) for exit_ in expansion.exits]
+    for module, read in parts:
+        if not _bears_channels_last(module, [spec for position in read for spec in cuts[position]]):
+            return torch.contiguous_format
+    return torch.channels_last
+
+
+def _bears_channels_last(module: nn.Module, specs: list[TensorSpec]) -> bool:
+    random = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(_SAMPLES, *spec.shape, generator=random) for spec in specs]
+    try:
+        with evaluated(module):
+            expected = tensors_of([module(*inputs)])
+            found = tensors_of([module(*(_channels_last(tensor) for tensor in inputs))])
+    except RuntimeError:  # of an operator that needs another layout
+        return False
+    pairs = zip(found, expected, strict=True)
+    return all(bool((one - other).abs().max() <= _TOLERANCE * other.abs().max()) for one, other in pairs)
+
+
+def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor

@@ -16,8 +16,8 @@ import torch
 from torch import distributed
 
 from device_sdk.errors import UsageError
+from packager.data.batches import Share
 from packager.errors import TrainingError
-from packager.training.batches import Share
 from packager.training.ranks import Alone, Ranks
 
 # A process that dies closes its connections and is detected at once; the timeout is for one that hangs. It exceeds the

@@ -8,7 +8,6 @@ accuracy. It alone shows progress, saves state and writes the bundle.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import time
 from abc import ABC, abstractmethod
@@ -17,8 +16,9 @@ from typing import Any
 
 import torch
 
+from packager.data.batches import WHOLE, Share
 from packager.errors import TrainingError
-from packager.training.batches import WHOLE, Share
+from packager.output.checkpoints import decode_state, encode_state
 
 
 class Ranks(ABC):
@@ -86,10 +86,8 @@ class Ranks(ABC):
         """Broadcast: rank 0's saved ``state``, None if it has none."""
         if self.alone:
             return state
-        buffer = io.BytesIO()
-        torch.save(state if self.leads else None, buffer)
-        received = self.bytes_from_lead(buffer.getvalue())
-        return state if self.leads else torch.load(io.BytesIO(received), map_location="cpu", weights_only=True)
+        received = self.bytes_from_lead(encode_state(state if self.leads else None))
+        return state if self.leads else decode_state(received)
 
     def require_same(self, described: Callable[[], Mapping[str, object]]) -> None:
         """Check that ``described`` returns equal values in all processes. Not called in a single process.

@@ -17,25 +17,28 @@ from torch import nn
 from device_sdk.errors import StorageError
 from device_sdk.progress import Progress, Task
 from device_sdk.supernet.plan import Subnet
-from packager.inputs.digests import tensors_digest
+from packager.data.batches import BatchSource
 from packager.inputs.recipe import Recipe
+from packager.inputs.weights import tensors_digest
+from packager.output.checkpoints import Checkpoints
 from packager.supernet.expansion import Expansion
 from packager.tasks import Classification, LearningTask
-from packager.training.batches import BatchSource
-from packager.training.checkpoints import Checkpoints
-from packager.training.device import on_device, resolve_device
-from packager.training.feature_cache import FeatureCache
-from packager.training.keeping import BestBlocks, BestExits, BestOnTheWay, Gain, Keeper
+from packager.torch_device import on_device, resolve_device
+from packager.training.caches import FeatureCache, TeacherAnswers
+from packager.training.keeping import (
+    BLOCK_IMAGES,
+    BestOfEach,
+    BestOnTheWay,
+    Gain,
+    Keeper,
+    average_statistics,
+    recalibrate,
+)
 from packager.training.losses import Losses, exit_cache_shapes
-from packager.training.optimizer_step import OptimizerStep
-from packager.training.phases import DISTIL, EXITS, RATES, TUNE, Phase, phase_steps, training_phases
-from packager.training.range_accuracy import RangeAccuracy
+from packager.training.phases import DISTIL, EXITS, RATES, TUNE, OptimizerStep, Phase, phase_steps, training_phases
+from packager.training.range_accuracy import RangeAccuracy, TuningWatch
 from packager.training.ranks import Alone, LeadClock, Ranks
-from packager.training.recalibration import average_statistics, recalibrate
-from packager.training.schedule import Schedule
-from packager.training.teacher_answers import TeacherAnswers
-from packager.training.tuning_watch import TuningWatch
-from packager.training.updates import LEAST_BATCH, fitting_updates
+from packager.training.schedule import LEAST_BATCH, Schedule, fitting_updates
 
 _DONE = "done"
 _STATISTICS_BATCHES = 30
@@ -106,7 +109,7 @@ class Trainer:
         assert source.share == self._ranks.share, "the source gives another process's share"
         self._clock = LeadClock(self._ranks)
         self._device = resolve_device(recipe.device, local_rank=self._ranks.local_rank)
-        self._losses = make_losses(expansion, source, recipe, device=self._device, task=task)
+        self._losses = Losses(expansion, source, recipe, device=self._device, task=task)
         self._optimizer_step = OptimizerStep(
             self._losses, precision=recipe.precision, seed=recipe.seed, device=self._device, ranks=self._ranks
         )
@@ -115,7 +118,7 @@ class Trainer:
         self._modules: dict[str, nn.Module] = {}  # all that is trained in any phase
         for phase in self._phases:
             self._modules |= phase.modules
-        self._distinct = source.distinct_batches
+        self._distinct, self._whole_batch = source.distinct_batches, source.batch_size
         self._judge = judge
         self._task_judges = (task or Classification()).kind == "classification"
         self.report: tuple[PhaseReport, ...] = ()
@@ -157,8 +160,10 @@ class Trainer:
         keeper = self._keeper(phase, seconds)
         self._set_training(phase.modules)
         phase, batch = self._fitted_updates(phase, saved, seconds)
-        if keeper is not None:
-            self._see_start(keeper, saved, seconds)
+        if keeper is not None and "keeper" in saved:
+            keeper.restore(saved["keeper"])
+        elif keeper is not None:
+            keeper.begin(seconds=None if seconds is None else _LOOK_SHARE * seconds)
         optimizer = phase.optimizer()
         if "optimizer" in saved:
             optimizer.load_state_dict(saved["optimizer"])
@@ -167,8 +172,8 @@ class Trainer:
         if phase.name == TUNE and seconds is not None:
             self._watch.limit(seconds)
         cache = self._exit_cache() if phase.name == EXITS else None
-        self._losses.keep_features(cache)
-        self._losses.keep_answers(self._teacher_answers() if phase.name == TUNE and self._distinct else None)
+        self._losses.features = cache
+        self._losses.answers = self._teacher_answers() if phase.name == TUNE and self._distinct else None
         try:
             with self._progress.task(phase.name, 1.0, done=schedule.progress) as task:
                 self._step_through(phase, schedule, optimizer, task, keeper)
@@ -186,7 +191,7 @@ class Trainer:
 
         gain = None
         if keeper is not None and schedule.done:
-            gain = keeper.finish(device=self._device, seconds_left=seconds_left)
+            gain = keeper.finish(seconds_left=seconds_left)
         self._clock.tick()
         done = PhaseReport(phase.name, schedule.elapsed / 60, schedule.done, batch, phase.rate, gain)
         self.report = (*self.report, done)
@@ -197,25 +202,26 @@ class Trainer:
             return None
         if not self._ranks.from_lead(float(self._judge is not None)):
             return None
-        if phase.name == DISTIL:
-            learns_alone = self._recipe.distil_from == "teacher"
-            return BestBlocks(phase.modules, self._judge, self._ranks) if learns_alone else None
-        if phase.name == EXITS:
-            return BestExits(phase.modules, self._judge, self._ranks) if self._task_judges else None
-        seed = self._recipe.seed
-        return BestOnTheWay(phase.modules, self._judge, self._ranks, expansion=self._expansion, seed=seed)
-
-    def _see_start(self, keeper: Keeper, saved: dict[str, Any], seconds: float | None) -> None:
-        if "keeper" in saved:
-            keeper.restore(saved["keeper"])
-            return
-        keeper.begin(device=self._device, seconds=None if seconds is None else _LOOK_SHARE * seconds)
+        common = (phase.modules, self._judge, self._ranks, self._device)
+        if phase.name == TUNE:
+            return BestOnTheWay(*common, expansion=self._expansion, seed=self._recipe.seed)
+        if phase.name == DISTIL and self._recipe.distil_from == "teacher":
+            return BestOfEach(
+                *common,
+                measure="imitation error",
+                errors=lambda judge: judge.imitation_errors(BLOCK_IMAGES, device=self._device),
+            )
+        if phase.name == EXITS and self._task_judges:
+            return BestOfEach(
+                *common, measure="wrong answers", errors=lambda judge: judge.exit_errors(device=self._device)
+            )
+        return None
 
     def _fitted_updates(self, phase: Phase, saved: dict[str, Any], seconds: float | None) -> tuple[Phase, int]:
         """The phase with its learning rate, and the batch, adjusted to the updates that ``seconds`` or steps allow."""
         name, recipe = RATES[phase.name], self._recipe
         chosen = saved.get("updates")
-        largest = self._losses.whole_batch
+        largest = self._whole_batch
         if chosen is None and "auto" in (recipe.batch, getattr(recipe, name)):
             updates = self._steps[phase.name] * phase.updates
             divided = recipe.batch == "auto" and seconds is not None and phase.name != EXITS
@@ -249,10 +255,8 @@ class Trainer:
         if self._seconds_left is None:
             return (self._recipe.budget_minutes or 0.0) * 60 * phase.share
         left = elapsed + self._ranks.from_lead(self._seconds_left())
-        return left * phase.share / sum(later.share for later in self._phases[self._phases_from(phase) :])
-
-    def _phases_from(self, phase: Phase) -> int:
-        return [planned.name for planned in self._phases].index(phase.name)
+        names = [planned.name for planned in self._phases]
+        return left * phase.share / sum(later.share for later in self._phases[names.index(phase.name) :])
 
     def _step_through(
         self, phase: Phase, schedule: Schedule, optimizer: torch.optim.Optimizer, task: Task, keeper: Keeper | None
@@ -265,7 +269,7 @@ class Trainer:
             if phase.name == TUNE:
                 self._watch.after_step(schedule)
             if keeper is not None:
-                keeper.after_step(schedule.progress, device=self._device)
+                keeper.after_step(schedule.progress)
             task.advance(schedule.progress - shown)
             task.note(f"loss {loss:.4f}{self._watch.seen if phase.name == TUNE else ''}")
             shown = schedule.progress
@@ -364,29 +368,6 @@ class Trainer:
             PhaseReport(**fields | {"gain": fields["gain"] and Gain(**fields["gain"])})
             for fields in saved.get("report", ())
         )
-
-
-def make_losses(
-    expansion: Expansion,
-    source: BatchSource,
-    recipe: Recipe,
-    *,
-    device: torch.device | None = None,
-    task: LearningTask | None = None,
-) -> Losses:
-    """The losses that ``recipe`` describes."""
-    return Losses(
-        expansion,
-        source,
-        batch=recipe.largest_batch,
-        distil_from=recipe.distil_from,
-        sampling=recipe.sampling,
-        temperature=recipe.temperature,
-        label_weight=recipe.label_weight,
-        seed=recipe.seed,
-        device=device,
-        task=task,
-    )
 
 
 def _start(modules: Sequence[nn.Module], device: torch.device) -> dict[str, str]:

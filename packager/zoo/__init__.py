@@ -10,8 +10,7 @@ from types import MappingProxyType
 from torch import nn
 
 from device_sdk.data.preprocessing import Preprocessing
-from packager.zoo.digits import resnet_digits
-from packager.zoo.resnet import cifar_resnet
+from packager.zoo.resnet import cifar_resnet, resnet_digits
 from packager.zoo.resnet_mlperf_tiny import MlperfTinyResNet8
 
 __all__ = ["ZOO", "ZooEntry"]

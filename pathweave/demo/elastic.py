@@ -9,7 +9,7 @@ from device_sdk.data.datasets import load_dataset
 from device_sdk.errors import InfeasibleDeadlineError
 from device_sdk.execution.paging import least_memory_cap_bytes
 from device_sdk.policies.exits.elastic_plan import least_plan_bytes, whole_plan_bytes
-from device_sdk.policies.exits.timed_exits import timed_plan
+from device_sdk.policies.exits.placed_exits import timed_plan
 from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array
 from device_sdk.session.adaptive_model import AdaptiveModel

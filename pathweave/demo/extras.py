@@ -23,8 +23,7 @@ from device_sdk.supernet.cost import Uplink
 from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.plan import Plan
 from device_sdk.transports import Deadlines, make_transport
-from device_sdk.transports.port import Transport
-from device_sdk.transports.replies import read_all, require_success
+from device_sdk.transports.port import Transport, read_all, require_success
 from pathweave.demo.devices import HELD_BACK, Delivery
 from pathweave.throttled_proxy import slow_uplink
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from device_sdk.supernet.blocks import kind_named
 from device_sdk.supernet.paths import subnet_count
 from device_sdk.supernet.supernet import Supernet
 from pathweave.demo.devices import DeviceResult
@@ -108,7 +109,7 @@ the model runs in pages, and at last it ends with an exit; with more memory it i
 
 
 def _explanation(devices: Sequence[DeviceResult], supernet: Supernet, full_model_accuracy: float) -> str:
-    merged = sum(block.kind == "merged" for block in supernet.blocks)
+    merged = sum(kind_named(block.kind).spans == "several" for block in supernet.blocks)
     private, held_back = sum(devices[0].class_mix), devices[0].held_back_samples
     return escape(
         f"A small residual network was trained on scikit-learn's digits ({full_model_accuracy:.1%} right), then"

@@ -14,11 +14,11 @@ from device_sdk.data.datasets import ImageDataset, load_dataset
 from device_sdk.files.atomic import write_atomically
 from device_sdk.progress import Progress
 from device_sdk.signing.signatures import new_key_pair
+from packager.data.batches import BatchSource
 from packager.inputs.job import Job
 from packager.inputs.model_loader import LoadedModel, load_model
 from packager.inputs.recipe import Recipe
 from packager.pipeline import package
-from packager.training.batches import BatchSource
 
 TRAINING, VALIDATION = "digits#train", "digits#calibration"
 EPOCHS = 10

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from flask import Request
 
-from device_sdk.files.untrusted_json import decode_json
+from device_sdk.files.atomic import decode_json
 from server.errors import EncodingError, MalformedError, TooLargeError
 from server.http.memory_budget import RESERVATION, Reservation
 

@@ -15,12 +15,12 @@ from typing import Any, Literal
 import numpy as np
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.data import jpeg, preprocessing
+from device_sdk.data import image_files, preprocessing
 from device_sdk.errors import InputError, PathweaveError
 from device_sdk.offload.client import sides_fit
-from device_sdk.offload.named_path import IMAGES, JPEG, named_path, takes_jpegs
 from device_sdk.offload.open_inference import BYTES, InferRequest, InferResponse, NamedTensor
 from device_sdk.offload.packing import unpack
+from device_sdk.offload.remote_model import IMAGES, JPEG, named_path, takes_jpegs
 from device_sdk.offload.tail import PACKET_SHAPE, TAIL
 from device_sdk.runtimes import runs_on
 from device_sdk.runtimes.port import Array
@@ -81,7 +81,7 @@ class OfferedModel:
                 "bundle": self.bundle.digest,
                 "task": self.bundle.manifest.task.kind,
                 "class_names": list(self.bundle.manifest.task.class_names),
-                **({"content": jpeg.CONTENT} if self.takes == "jpeg" else {}),
+                **({"content": image_files.CONTENT} if self.takes == "jpeg" else {}),
             },
         }
 
@@ -131,12 +131,12 @@ class OfferedModel:
     def _decoded(self, encoded: Array) -> Array:
         """JPEGs [n] as the model's input; one is decoded at a time."""
         channels = self.bundle.manifest.preprocessing.channels
-        return np.concatenate([self._prepare(jpeg.decode_jpeg(data, channels=channels)) for data in encoded])
+        return np.concatenate([self._prepare(image_files.decode_jpeg(data, channels=channels)) for data in encoded])
 
     def _decoded_bytes(self, request: InferRequest) -> int:
         """Of the prepared tensors, twice while they are joined, and of the largest image while it is decoded."""
         encoded = [data for tensor in request.inputs if tensor.datatype == BYTES for data in tensor.data]
-        pixels = max((height * width for height, width in map(jpeg.jpeg_size, encoded)), default=0)
+        pixels = max((height * width for height, width in map(image_files.jpeg_size, encoded)), default=0)
         prepared = self.bundle.manifest.cut_points[0].tensors[0].size * _FLOAT_BYTES
         return 2 * len(encoded) * prepared + 2 * pixels * self.bundle.manifest.preprocessing.channels
 
@@ -185,7 +185,7 @@ def offered(bundle: Bundle, model: str) -> OfferedModel | None:
 
 @lru_cache(maxsize=_KNOWN_BUNDLES)
 def _runnable(bundle: Bundle) -> Bundle:
-    return bundle.runnable(runs_on("onnxruntime"))
+    return bundle.runnable(runs_on())
 
 
 def _along(bundle: Bundle, name: str, edges: tuple[Edge, ...]) -> Iterator[OfferedModel]:

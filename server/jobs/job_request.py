@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from device_sdk.files.untrusted_json import decode_json
+from device_sdk.files.atomic import decode_json
 from device_sdk.supernet.blocks import IDENTIFIER
 from server.errors import MalformedError, UnprocessableError
 

@@ -17,8 +17,7 @@ from device_sdk.bundles.bundle import MANIFEST, SIGNATURE, Bundle
 from device_sdk.bundles.releasing import RELEASE_DAYS, list_numbers, read_chain, require_usable, write_release
 from device_sdk.files.atomic import storage_errors, write_atomically
 from device_sdk.signing import signatures
-from device_sdk.signing.key_list import KEYS
-from device_sdk.signing.release import RELEASE
+from device_sdk.signing.release import KEYS, RELEASE
 from device_sdk.signing.trust import TrustedKeys
 from server.errors import ConflictError, PublishError
 from server.jobs.job_request import check_name

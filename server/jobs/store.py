@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-from device_sdk.files.untrusted_json import decode_json
+from device_sdk.files.atomic import decode_json
 from server.errors import NotFoundError, QueueFullError
 from server.jobs.job_request import JobRequest
 from server.state.database import Database, utc_now

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from device_sdk.commands.command_line import PROGRESS_FILE
-from device_sdk.files.untrusted_json import decode_json
+from device_sdk.files.atomic import decode_json
 from server.jobs import launch
 from server.jobs.job_user import JobUser
 from server.jobs.store import Job

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from device_sdk.files.untrusted_json import decode_json
+from device_sdk.files.atomic import decode_json
 
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # nor a pipe that never ends
 _MAX_REPORT_BYTES = 100_000

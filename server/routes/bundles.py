@@ -14,8 +14,7 @@ from flask import Blueprint, Response, jsonify, request, send_file
 from werkzeug.wsgi import wrap_file
 
 from device_sdk.bundles.bundle import BLOBS, MANIFEST, SIGNATURE
-from device_sdk.signing.key_list import KEYS
-from device_sdk.signing.release import RELEASE
+from device_sdk.signing.release import KEYS, RELEASE
 from server.access.route import JSON, Route
 from server.access.scopes import Scope
 from server.errors import NotFoundError
@@ -76,7 +75,7 @@ def _signature(catalogue: Catalogue, name: str) -> Response:
 def _release(catalogue: Catalogue, name: str) -> Response:
     release = catalogue.find(name).release
     if release is None:
-        raise NotFoundError(f"the bundle {name} is not released", hint="pathweave release sign")
+        raise NotFoundError(f"the bundle {name} is not released", hint="pathweave sign release sign")
     return _replaceable(release)
 
 

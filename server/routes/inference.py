@@ -12,7 +12,6 @@ from flask import Blueprint, Response, jsonify, request
 
 from device_sdk import __version__
 from device_sdk.errors import ProtocolError
-from device_sdk.offload.named_path import bundle_of
 from device_sdk.offload.open_inference import (
     HEADER_LENGTH,
     InferRequest,
@@ -20,6 +19,7 @@ from device_sdk.offload.open_inference import (
     decode_request,
     encode_response,
 )
+from device_sdk.offload.remote_model import bundle_of
 from server.access.authentication import client
 from server.access.route import Route
 from server.access.scopes import Scope

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from flask import Blueprint, Response, jsonify, request
 
-from device_sdk.files.untrusted_json import decode_json
+from device_sdk.files.atomic import decode_json
 from server.access.authentication import client
 from server.access.route import FORM, JSON, Route
 from server.access.scopes import Scope

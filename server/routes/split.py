@@ -11,8 +11,7 @@ from flask import Blueprint, Response, jsonify, request
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.execution.workspace import Workspace
-from device_sdk.files.atomic import write_atomically
-from device_sdk.files.untrusted_json import decode_json
+from device_sdk.files.atomic import decode_json, write_atomically
 from device_sdk.profiling.profile import Profile, profile
 from device_sdk.profiling.timing import Patience
 from device_sdk.progress import SilentProgress
@@ -69,7 +68,7 @@ class ServerProfiles:
             stored = _read(path)
             if stored is not None and stored.valid_for(bundle, self._runtime):
                 return stored
-            runnable = bundle.runnable(runs_on("onnxruntime"))
+            runnable = bundle.runnable(runs_on())
             measured = profile(Workspace(runnable, self._runtime), progress=SilentProgress(), patience=_PATIENCE)
             write_atomically(path, msgspec.json.encode(measured) + b"\n")
             return measured

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from device_sdk.bundles.bundle import BLOBS, MANIFEST, SIGNATURE, Bundle
 from device_sdk.errors import BundleError, ManifestError
-from device_sdk.signing.key_list import KEYS_MAX_BYTES, list_name
-from device_sdk.signing.release import RELEASE, RELEASE_MAX_BYTES
+from device_sdk.signing.release import KEYS_MAX_BYTES, RELEASE, RELEASE_MAX_BYTES, list_name
 from device_sdk.supernet.paths import architecture_count
 from server.errors import NotFoundError
 

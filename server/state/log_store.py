@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from device_sdk.files.untrusted_json import decode_json
+from device_sdk.files.atomic import decode_json
 from device_sdk.logs.adaptation_log import SCHEMA_VERSION, LogLine
 from server.errors import MalformedError, UnprocessableError
 from server.state.database import Database, utc_now

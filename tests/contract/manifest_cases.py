@@ -77,6 +77,8 @@ UNKNOWN = (
     (("blocks", 0, "renditions", 0, "golden", "later"), 1e300),
     (("task", "later"), "more"),
     (("input_sizes", 0, "later"), [[8, 8]]),
+    (("blocks", 5, "kind"), "grown"),
+    (("blocks", 6, "kind"), "grown"),
 )
 SIZES = {
     "none": [],
@@ -119,6 +121,7 @@ WRONG = (
     (("name",), 7),
     (("blocks",), {}),
     (("blocks", 0, "kind"), "grown"),
+    (("blocks", 6, "kind"), 7),
     (("blocks", 0, "macs"), "100"),
     (("task", "kind"), "telepathy"),
     (("task", "output"), "feelings"),
@@ -208,6 +211,7 @@ def manifest_cases() -> list[dict[str, Any]]:
     for name in NAMES:
         cases.append(_case(f"name {name!a}", ("name",), MANIFEST_ERROR, value=name))
         cases.append(_case(f"block {name!a}", ("blocks", 6, "id"), MANIFEST_ERROR, value=name))
+        cases.append(_case(f"kind {name!a}", ("blocks", 6, "kind"), MANIFEST_ERROR, value=name))
         cases.append(_case(f"exit {name!a}", ("exits", 1, "id"), MANIFEST_ERROR, value=name))
     cases += [_case(f"version {one!a}", ("format_version",), UNSUPPORTED, value=one) for one in VERSIONS]
     cases.append(_case("a newer minor version", ("format_version",), ACCEPTED, value="1.7"))

@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from device_sdk.bundles.golden import golden_inputs, sample_outputs
 from device_sdk.bundles.manifest import Manifest, Metrics, Onnx, Provenance, SelfTest, Task, encode_manifest
+from device_sdk.bundles.runnable import golden_inputs, sample_outputs
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.fragments import protobuf
 from device_sdk.random_source import SplitMix64
-from device_sdk.supernet.blocks import Block, BlockKind, CutPoint, Exit, Golden, InputSize, Rendition, TensorSpec
+from device_sdk.supernet.blocks import Block, CutPoint, Exit, Golden, InputSize, Rendition, TensorSpec
 
 Values = npt.NDArray[Any]
 
@@ -34,7 +34,7 @@ SIDE, CHANNELS = 2, 4
 OTHER_SIDES = (1, 4)  # further input sizes, at which all run but these:
 ONE_SIZE = {("o0", "int8"), ("s2", "fp32"), ("x2-flat", "fp32")}
 IR_VERSION, OPSET = 10, 20
-KINDS: Mapping[str, BlockKind] = {"o": "original", "m": "merged", "s": "shrunk"}
+KINDS: Mapping[str, str] = {"o": "original", "m": "merged", "s": "shrunk"}
 SPANS = {"o0": (0, 1), "o1": (1, 2), "o2": (2, 3), "o3": (3, 4), "m0-2": (0, 2), "m1-3": (1, 3), "s2": (2, 3)}
 EXITS = {"x1-pooled": 1, "x2-flat": 2, "x3-pooled": 3}
 

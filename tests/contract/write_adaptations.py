@@ -24,8 +24,7 @@ from device_sdk.live.plan_pool import pool_of
 from device_sdk.live.pool_search import PoolSearch
 from device_sdk.policies.costs.answers import answer_everywhere
 from device_sdk.policies.costs.expected_cost import expected_cost
-from device_sdk.policies.exits.placed_exits import exit_sets
-from device_sdk.policies.exits.timed_exits import with_further_exits
+from device_sdk.policies.exits.placed_exits import exit_sets, with_further_exits
 from device_sdk.policies.found import Found, Measured
 from device_sdk.policies.gathering import AdaptationSettings, search_positions
 from device_sdk.policies.planning.choice import Choice

@@ -9,7 +9,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from device_sdk.execution.deadline import answer_times_ms, last_in_time, slowness
+from device_sdk.execution.stepped_plan import answer_times_ms, last_in_time, slowness
 from device_sdk.random_source import SplitMix64
 
 RUNS = (0, 1, 2, 5, 9, 10, 40, 99, 100, 101, 128)

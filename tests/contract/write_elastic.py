@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import BudgetError
+from device_sdk.execution.pager import Piece, all_stay, footprint, least_cap_bytes, leaves_first, pages
 from device_sdk.execution.paging import least_memory_cap_bytes
-from device_sdk.execution.paging_plan import Piece, all_stay, footprint, least_cap_bytes, leaves_first, pages
 from device_sdk.live.elastic import CapState, ElasticSettings, next_cap
 from device_sdk.memory_pressure import MemoryReading
 from device_sdk.policies.exits.elastic_plan import least_plan_bytes, plan_within, whole_plan_bytes

@@ -21,8 +21,6 @@ import numpy as np
 from device_sdk.data.preprocessing import Preprocessing, prepare, unprepare
 from device_sdk.errors import ProtocolError, UsageError
 from device_sdk.offload.agreement import agree, fill
-from device_sdk.offload.asked_share import AskedShare
-from device_sdk.offload.circuit_breaker import CircuitBreaker
 from device_sdk.offload.client import ModelMetadata, TensorMetadata, request_overhead_bytes
 from device_sdk.offload.link_estimate import LinkEstimate
 from device_sdk.offload.open_inference import (
@@ -36,12 +34,13 @@ from device_sdk.offload.open_inference import (
     encode_request,
     encode_response,
 )
-from device_sdk.offload.pooling import LogarithmicPool
+from device_sdk.offload.remote_calls import CircuitBreaker
+from device_sdk.offload.remote_model import AskedShare, LogarithmicPool
 from device_sdk.policies.planning.front import Offer, PlanFront, Way
 from device_sdk.random_source import SplitMix64
 from device_sdk.supernet.cost import Power, Uplink
+from device_sdk.supernet.goal import Requirement
 from device_sdk.supernet.plan import Ask, Edge, Margin, MaxConfidence, Plan, RemoteRef, Split, Subnet
-from device_sdk.supernet.requirement import Requirement
 
 Json = dict[str, Any]
 CLASSES = ("red", "green", "blue")

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from device_sdk.offload.pooling import LogarithmicPool
+from device_sdk.offload.remote_model import LogarithmicPool
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.deciding.thresholds import choose_exits
 from device_sdk.policies.joint_thresholds.plans import exit_samples
@@ -26,11 +26,10 @@ from device_sdk.policies.planning.front import make_front
 from device_sdk.policies.planning.planner import Planner
 from device_sdk.random_source import SplitMix64, uniform_floats
 from device_sdk.runtimes.port import Array
-from device_sdk.supernet.blocks import Block, BlockKind, CutPoint, Exit, Golden, Rendition, TensorSpec
+from device_sdk.supernet.blocks import Block, CutPoint, Exit, Golden, Rendition, TensorSpec
 from device_sdk.supernet.cost import CostModel, EdgeCost, Power, Uplink
-from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Edge, ExitChoice, RemoteRef, Subnet
-from device_sdk.supernet.plan_json import encode_plan
-from device_sdk.supernet.requirement import Requirement
+from device_sdk.supernet.goal import Requirement
+from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Edge, ExitChoice, RemoteRef, Subnet, encode_plan
 from device_sdk.supernet.supernet import Supernet
 
 Json = dict[str, Any]
@@ -124,7 +123,7 @@ class World:
         self.spec = spec
         no_tensors = Rendition("fp32", "none", "0" * 64, 1, Golden((), 0.0))
         cuts = [CutPoint(at, (TensorSpec(f"cut_{at}", (4,)),)) for at in range(spec["cuts"] + 1)]
-        kinds: dict[str, BlockKind] = {"o": "original", "s": "shrunk", "m": "merged"}
+        kinds: dict[str, str] = {"o": "original", "s": "shrunk", "m": "merged"}
         edges = [edge for one in spec["subnets"] for edge in one["edges"]]
         blocks = [
             Block(one["block"], one["start"], one["end"], kinds[one["block"][0]], 0, 0, (no_tensors,)) for one in edges

@@ -17,12 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.execution.class_prior import corrected
-from device_sdk.policies.class_mix import find_prior, fit_temperature
+from device_sdk.execution.loaded_segments import corrected
+from device_sdk.policies.gathering import find_prior, fit_temperature
 from device_sdk.random_source import SplitMix64, uniform_floats
 from device_sdk.runtimes.port import Array
-from device_sdk.supernet.plan import Abstain, ExitChoice, MaxConfidence, Plan, Prior
-from device_sdk.supernet.plan_json import encode_plan
+from device_sdk.supernet.plan import Abstain, ExitChoice, MaxConfidence, Plan, Prior, encode_plan
 
 HERE = Path(__file__).parent
 STEPS = 64  # logits are multiples of one over this

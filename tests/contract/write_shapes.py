@@ -17,9 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import numpy as np
 
 from device_sdk.fragments import protobuf
-from device_sdk.fragments.known_values import Inferred, UndeterminedError
 from device_sdk.fragments.operators import OPERATORS
-from device_sdk.fragments.shape_rules import infer
+from device_sdk.fragments.shape_rules import Inferred, UndeterminedError, infer
 
 CASES_PER_OPERATOR = 12
 TARGET = Path(__file__).with_name("shapes.json")

@@ -13,7 +13,7 @@ import msgspec
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.policies.chooser import shortlist
-from device_sdk.policies.exits.timed_exits import with_further_exits
+from device_sdk.policies.exits.placed_exits import with_further_exits
 from device_sdk.random_source import SplitMix64
 from device_sdk.search.port import Candidate
 from device_sdk.supernet.cost import Cost

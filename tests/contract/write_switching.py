@@ -13,9 +13,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from device_sdk.errors import InfeasibleBudgetError
-from device_sdk.live.background_search import BackgroundSearch
-from device_sdk.live.network_drift import DriftSettings, NetworkDrift
+from device_sdk.live.network_follower import DriftSettings, NetworkDrift
 from device_sdk.live.plan_pool import rungs_ms
+from device_sdk.live.pool_search import BackgroundSearch
 from device_sdk.live.switching import LastSwitch, LiveSettings, beside, bounds_ms, decide, likely_next
 from device_sdk.random_source import SplitMix64
 from device_sdk.search.port import Candidate

@@ -23,18 +23,18 @@ from manifest_cases import limit_cases, manifest_cases, raw_cases
 from packet_cases import packet_vectors
 from reference_bundle import CLASSES, EXITS, SIDE, ReferenceBundle, Values
 
-from device_sdk.bundles.golden import golden_inputs, sample_outputs
 from device_sdk.bundles.manifest import Manifest, encode_manifest
+from device_sdk.bundles.runnable import golden_inputs, sample_outputs
 from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.delivery.marks import Mark, encode_mark
-from device_sdk.execution.deciders import confidence, ease, hard, leaving
-from device_sdk.execution.router import meta_features
 from device_sdk.fragments import protobuf
 from device_sdk.fragments.composition import Stretch, compose
 from device_sdk.fragments.operators import ELEMENT_BYTES, OPERATORS
 from device_sdk.random_source import SplitMix64, uniform_floats
 from device_sdk.signing import signatures
 from device_sdk.supernet.blocks import Block, CutPoint, Golden, InputSize, Rendition, TensorSpec
+from device_sdk.supernet.deciders.port import confidence, ease, hard, leaving
+from device_sdk.supernet.deciders.router import meta_features
 from device_sdk.supernet.paths import (
     WindowSampler,
     architecture_count,
@@ -59,9 +59,9 @@ from device_sdk.supernet.plan import (
     Router,
     Split,
     Subnet,
+    encode_plan,
     size_text,
 )
-from device_sdk.supernet.plan_json import encode_plan
 from device_sdk.supernet.supernet import Supernet
 
 SEEDS = (0, 1, 42, 1234567, 2**64 - 1)

@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.profiling.memory import device_identity
 from device_sdk.profiling.profile import MeasuredEdge, MeasuredExit, MeasuredSubnet, Profile
+from device_sdk.profiling.stretches import device_identity
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.device_state import DeviceState
 from device_sdk.signing import signatures

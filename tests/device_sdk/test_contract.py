@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.golden import golden_inputs, sample_outputs
 from device_sdk.bundles.manifest_reading import decode_manifest
+from device_sdk.bundles.runnable import golden_inputs, sample_outputs
 from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.errors import (
     CompositionError,
@@ -25,17 +25,17 @@ from device_sdk.errors import (
     UnsupportedFormatError,
     UsageError,
 )
-from device_sdk.execution.deciders import confidence, hard, leaving
 from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
-from device_sdk.files.untrusted_json import decode_json
+from device_sdk.files.atomic import decode_json
 from device_sdk.fragments.composition import Stretch, compose
 from device_sdk.fragments.operators import ELEMENT_BYTES, OPERATORS
 from device_sdk.offload.packing import Activations, pack, unpack
 from device_sdk.random_source import SplitMix64, uniform_floats
 from device_sdk.signing import signatures
 from device_sdk.supernet.blocks import Block, CutPoint, Golden, InputSize, Rendition, TensorSpec
+from device_sdk.supernet.deciders.port import confidence, hard, leaving
 from device_sdk.supernet.paths import (
     WindowSampler,
     architecture_count,
@@ -44,8 +44,7 @@ from device_sdk.supernet.paths import (
     sample_uniformly,
     subnet_count,
 )
-from device_sdk.supernet.plan import Decider, Edge, ExitChoice, Plan, Subnet, size_text
-from device_sdk.supernet.plan_json import decode_plan, encode_plan
+from device_sdk.supernet.plan import Decider, Edge, ExitChoice, Plan, Subnet, decode_plan, encode_plan, size_text
 from device_sdk.supernet.supernet import Supernet
 from tests.contract.agreement import differences_from_frozen
 

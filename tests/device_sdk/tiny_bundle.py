@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from device_sdk.bundles.golden import golden_inputs, sample_outputs
 from device_sdk.bundles.manifest import Manifest, Metrics, Onnx, Provenance, SelfTest, Task, encode_manifest
+from device_sdk.bundles.runnable import golden_inputs, sample_outputs
 from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.signing import signatures
 from device_sdk.supernet.blocks import Block, CutPoint, Exit, Golden, Rendition, TensorSpec

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from device_sdk.bundles.golden import golden_inputs, sample_outputs
 from device_sdk.bundles.manifest import Task, encode_manifest
 from device_sdk.bundles.manifest_reading import decode_manifest
+from device_sdk.bundles.runnable import golden_inputs, sample_outputs
 from device_sdk.signing import signatures
 from device_sdk.supernet.blocks import CutPoint, Golden, TensorSpec
 from tests.device_sdk.tiny_bundle import (

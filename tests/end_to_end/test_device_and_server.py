@@ -20,8 +20,7 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.datasets import load_dataset
 from device_sdk.errors import ProtocolError, RefusedError, SignatureError, TransferError, UsageError
 from device_sdk.logs.adaptation_log import Delivered, Escalating, Splitting, read_log
-from device_sdk.offload.pooling import LogarithmicPool
-from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.offload.remote_model import LogarithmicPool, RemoteModel
 from device_sdk.policies.measured_splits.decision import SplitDecision
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel

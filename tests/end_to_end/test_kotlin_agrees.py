@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.golden import golden_inputs
+from device_sdk.bundles.runnable import golden_inputs
 from device_sdk.fragments.composition import Stretch
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime

@@ -22,7 +22,7 @@ from device_sdk.policies.gathering import AdaptationSettings, search_positions
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import Answer
 from device_sdk.session.device_state import device_id
-from device_sdk.supernet.plan_json import decode_plan
+from device_sdk.supernet.plan import decode_plan
 from device_sdk.transports import make_transport
 from pathweave.server_process import ServerProcess, running_server
 from server.access.tokens import TokenStore

@@ -39,7 +39,7 @@ def run(model, photos):
         fitting = Fitting.of(model, source, options)
         fitting.fit_again(profile_again=False)
         if live:
-            model.watch()
+            model.live.start()
         looks = itertools.chain(boards, itertools.repeat(boards[-1]))
         seconds = itertools.count(0, 10)
         meter, events = PowerModel(busy_w=1), RunEvents(model.log.path)

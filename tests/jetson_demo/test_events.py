@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from device_sdk.logs.adaptation_log import AdaptationLog, Calibrated, Delivered, Infeasible, Opened, Profiled
+from device_sdk.logs.adaptation_log import AdaptationLog, Delivered, Infeasible, Opened, PlanChosen, Profiled
 from jetson_demo.events import RunEvents, describe
 
 OPENED = Opened(subnet="o0", restored=False)
@@ -39,8 +39,8 @@ def test_a_log_that_is_not_there_yet_or_broken_shows_nothing(log):
         (Delivered("downloaded", 3, 5, 100, 0, None), "bundle version 3 downloaded"),
         (Infeasible(1.0, None, "o0 m1-4 o4", 1.75), "nothing fits the budget; the nearest takes 1.75 ms"),
         (
-            Calibrated("o0", ("a", "b"), (0.9, 0.8), None, 20, 0.9, 0.9, 0.61, 0.0, 1.0, 2.0),
-            "calibrated: 2 exits, 61% expected to leave early",
+            PlanChosen("exits", "o0", "latency_ms", {}, 9, 20, 0.9, 1.0, None, 0.0, 0.61, 0.0, 0.0, ()),
+            "chose exits: 61% expected to leave early",
         ),
     ],
 )

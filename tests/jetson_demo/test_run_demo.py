@@ -72,12 +72,12 @@ def test_without_a_terminal_it_tells_a_line_now_and_then(finished_run):
     _, told = finished_run
     assert "\x1b" not in told
     assert len([line for line in told.splitlines() if " of 40 images: " in line]) >= 1
-    assert "adapting on 20 unlabelled images, calibrating on 20 others" in told
+    assert "adapting on 20 unlabelled images, choosing exits on 20 others" in told
 
 
-def test_it_adapts_calibrates_and_writes_both_down(finished_run, model):
+def test_it_finds_a_subnet_then_exits_and_writes_both_down(finished_run, model):
     events = [type(line.event).__name__ for line in read_log(model.log.path)]
-    assert events.index("Adapted") < events.index("Calibrated")
+    assert events.index("Adapted") < events.index("PlanChosen")
 
 
 def test_broken_images_are_counted_named_once_and_skipped(start, arguments, own_photos):
@@ -114,7 +114,7 @@ def test_an_accuracy_and_live_update_exclude_each_other(arguments, capsys):
 
 def test_labelled_data_is_what_it_adapts_on(start, arguments, photos):
     _, told = finished(start(arguments("--data", str(photos), "--max-frames", "3", "--latency-ms", "400")))
-    assert "adapting on 28 labelled images, calibrating on 12 others" in told
+    assert "adapting on 28 labelled images, choosing exits on 12 others" in told
 
 
 def test_interrupted_it_ends_with_the_summary(start, arguments):

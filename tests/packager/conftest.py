@@ -19,15 +19,15 @@ import torch
 from device_sdk.data.datasets import ImageDataset, load_dataset
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.progress import Progress, SilentProgress
+from packager.branch_zoo.plain import attach_exits
+from packager.data.batches import BatchSource, Share
 from packager.errors import TrainingError
 from packager.exporting.export import ExportedBlocks, export_blocks
 from packager.inputs.model_loader import load_model
 from packager.inputs.recipe import Recipe
-from packager.supernet.exits import attach_exits
+from packager.output.checkpoints import Checkpoints
 from packager.supernet.expansion import Expansion, expand
 from packager.tracing.traced_model import TracedModel, trace
-from packager.training.batches import BatchSource, Share
-from packager.training.checkpoints import Checkpoints
 from packager.training.ranks import Ranks
 from packager.training.trainer import Trainer
 from packager.zoo import ZOO

@@ -132,7 +132,7 @@ def test_inspect_refuses_a_bundle_with_an_altered_blob(packaged, pathweave, tmp_
 
 
 def test_a_new_key_pair_is_readable_by_its_owner_alone(pathweave, tmp_path):
-    assert pathweave("key", "new", tmp_path / "k").status == 0
+    assert pathweave("sign", "key", "new", tmp_path / "k").status == 0
     assert stat.S_IMODE((tmp_path / "k.key").stat().st_mode) == 0o600
     assert (tmp_path / "k.pub").read_text().startswith("-----BEGIN PUBLIC KEY-----")
 
@@ -140,7 +140,7 @@ def test_a_new_key_pair_is_readable_by_its_owner_alone(pathweave, tmp_path):
 @pytest.mark.parametrize("there", ["k.key", "k.pub"])
 def test_keys_are_never_overwritten(pathweave, tmp_path, there):
     (tmp_path / there).write_text("mine")
-    refused = pathweave("key", "new", tmp_path / "k", "--json")
+    refused = pathweave("sign", "key", "new", tmp_path / "k", "--json")
     assert (refused.status, refused.result["error"]["type"]) == (1, "StorageError")
     assert (tmp_path / there).read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == [there]

@@ -280,7 +280,7 @@ def test_a_folder_without_a_name_is_wrong_usage(pathweave, package_arguments, ou
 def test_a_bundle_is_signed_with_the_given_key_and_opens_with_that_alone(copied, pathweave, package_arguments):
     keys = copied.parent
     for name in ("mine", "other"):
-        made = pathweave("key", "new", name, "--json")
+        made = pathweave("sign", "key", "new", name, "--json")
         assert made.result == {"private_key": f"{name}.key", "public_key": f"{name}.pub"}
     arguments = (*package_arguments, "--steps", 0, "--max-span", 1, "--out", "copied")
     signed = pathweave(*arguments, "--restart", "--key", "mine.key")
@@ -293,7 +293,7 @@ def test_a_bundle_is_signed_with_the_given_key_and_opens_with_that_alone(copied,
 
 
 def test_a_finished_bundle_is_signed_when_a_key_is_given_later(copied, pathweave, package_arguments, tmp_path):
-    pathweave("key", "new", tmp_path / "late")
+    pathweave("sign", "key", "new", tmp_path / "late")
     before = (copied / "manifest.json").read_bytes()
     assert pathweave(*package_arguments, "--out", "copied").result["signed"] is False
     signed = pathweave(*package_arguments, "--out", "copied", "--key", tmp_path / "late.key").result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packager.printed import shortened
+from packager.commands.inspecting import shortened
 
 
 def test_short_notes_and_those_without_an_enumeration_stay_as_they_are():

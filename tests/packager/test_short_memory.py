@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from packager.data.batches import BatchSource
 from packager.errors import TrainingError
 from packager.supernet.expansion import expand
-from packager.training.batches import BatchSource
 
 
 class SmallMemory(BatchSource):

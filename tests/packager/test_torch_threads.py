@@ -13,8 +13,8 @@ import os, sys
 if sys.argv[1] == "pinned":
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 import torch
-from packager.inputs.decoding import worker_count
-from packager.torch_threads import use_threads
+from packager.data.image_set import worker_count
+from packager.torch_device import use_threads
 torch.set_num_threads(64)
 use_threads(int(sys.argv[2]) or None)
 print(torch.get_num_threads(), worker_count())

@@ -13,12 +13,12 @@ from torch.nn import functional
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.paths import sample_uniformly
+from packager.branch_zoo.plain import attach_exits
+from packager.data.batches import BatchSource
 from packager.exporting.export import export_blocks
 from packager.exporting.verification import Verifier
-from packager.supernet.exits import attach_exits
 from packager.supernet.expansion import expand
 from packager.tracing.traced_model import trace
-from packager.training.batches import BatchSource
 
 
 class Cells(nn.Module):
@@ -110,7 +110,7 @@ def test_unusual_models_are_packaged_right(build, digits, digits_preprocessing, 
     np.testing.assert_allclose(found, answers.numpy(), atol=1e-4)
     verifier = Verifier(exported)
     for block in expansion.blocks:
-        verifier.block_golden(block.id)
+        verifier.golden([block.id])
     for subnet in sample_uniformly(supernet, count=5, random=SplitMix64(0)):
         (found,) = runtime.load(exported.stretch(subnet.block_ids)).run([images.numpy()])
         assert found.shape == (3, 10)
@@ -166,7 +166,7 @@ def test_parallel_streams_are_trained_packaged_and_skipped_like_a_chain(
     exported, supernet, runtime = export_blocks(streams), streams.supernet(), OnnxRuntime(threads=1)
     verifier, images = Verifier(exported), noise(3, 1, 8, 8)
     for block in streams.blocks:
-        verifier.block_golden(block.id)
+        verifier.golden([block.id])
     verifier.sampled_subnets(seed=0)
     (found,) = runtime.load(exported.stretch(supernet.original.block_ids)).run([images.numpy()])
     np.testing.assert_allclose(found, streams.traced.whole(images).numpy(), atol=1e-4)

@@ -15,16 +15,15 @@ from device_sdk.policies.placement import candidates_by_macs, place
 from device_sdk.progress import SilentProgress
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.goal import Goal
-from packager.branch_zoo.survival import answer_times
+from packager.branch_zoo.selection import answer_times
 from packager.errors import WeightsError
-from packager.inputs.job import Job
-from packager.inputs.job_loader import load_job
+from packager.inputs.job import Job, load_job
 from packager.inputs.model_loader import LoadedModel
 from packager.inputs.recipe import Recipe
+from packager.inputs.weights import read_state_dict
 from packager.pipeline import Limits, dry_run, package
 from packager.planning import run_plan
 from packager.planning.estimate import Machine
-from packager.supernet.branch_weights import read_branches
 from packager.supernet.expansion import expand
 
 BRANCHES = ("none-p1", "none-p2h256", "separable3-p1", "spatial3-p2", "none-p4h256")
@@ -94,7 +93,7 @@ def test_placement_chooses_among_them_and_the_device_runs_what_it_chose(zoo_bund
 def test_saved_branches_rebuild_the_same_exits_without_training(zoo_bundle, zoo_job, tmp_path):
     packaged, weights = zoo_bundle
     recipe = structs.replace(zoo_job.recipe, steps=0)
-    rebuilt = package(replace(zoo_job, recipe=recipe, branch_weights=read_branches(weights)), tmp_path / "again")
+    rebuilt = package(replace(zoo_job, recipe=recipe, branch_weights=read_state_dict(weights)), tmp_path / "again")
     first = {exit_.id: exit_.renditions[0].blob for exit_ in packaged.manifest.exits}
     assert {exit_.id: exit_.renditions[0].blob for exit_ in rebuilt.manifest.exits} == first
 
@@ -129,7 +128,7 @@ def test_unknown_branches_are_refused_before_training(zoo_job, branches):
 
 def test_weights_that_belong_to_no_branch_here_are_refused(zoo_job, zoo_bundle, tmp_path):
     _, path = zoo_bundle
-    weights = dict(read_branches(path))
+    weights = dict(read_state_dict(path))
     name = next(key for key in weights if key.endswith("dense.0.weight"))
     for changed, message in (
         ({name: torch.zeros(3, 3)}, "other names or shapes"),

@@ -27,7 +27,9 @@ from device_sdk.runtimes import RUNTIMES, OnnxRuntime
 from pathweave.cli import main
 
 class Slow:
-    identity = "slow"
+    identity, reads, providers = "slow", OnnxRuntime.reads, OnnxRuntime.providers
+    def __init__(self, **settings):
+        pass
     def load(self, stretch):
         loaded = OnnxRuntime(threads=1).load(stretch)
         class Stretch:
@@ -39,7 +41,7 @@ class Slow:
                 pass
         return Stretch()
 
-RUNTIMES["onnxruntime"] = lambda threads: Slow()
+RUNTIMES["onnxruntime"] = Slow
 sys.exit(main(["serve", *sys.argv[1:]]))
 """
 SERVE = ("-m", "pathweave", "serve")

@@ -16,7 +16,7 @@ from benchmarks.faults.promise import Findings, Trial
 from device_sdk.errors import ClosedError, InfeasibleBudgetError
 from device_sdk.machine import resident_bytes
 from device_sdk.session.adaptive_model import AdaptiveModel
-from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.paths import enumerate_subnets
 from device_sdk.supernet.plan import Plan, Subnet
 
@@ -106,8 +106,8 @@ class _Round:
 
     def _adapt(self) -> None:
         labels = self._answers[self._model.bundle.supernet.original].argmax(axis=1)
-        budgets = cycle([Budget(latency_ms=5.0, memory_mb=100.0), Budget(memory_mb=0.9), Budget(latency_ms=0.02)])
-        self._until_closed("adapted", lambda subnet: self._model.adapt(self._images, labels, next(budgets)))
+        goals = cycle([Goal(latency_ms=5.0, memory_mb=100.0), Goal(memory_mb=0.9), Goal(latency_ms=0.02)])
+        self._until_closed("adapted", lambda subnet: self._model.adapt(self._images, next(goals), labels=labels))
 
     def _warm_up(self) -> None:
         self._until_closed("warmed up", lambda subnet: self._model.warm_up())

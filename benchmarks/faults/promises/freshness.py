@@ -18,7 +18,7 @@ from benchmarks.faults.tools.fault_proxy import FolderServer
 from device_sdk.bundles.releasing import sign_release
 from device_sdk.errors import PathweaveError
 from device_sdk.signing import signatures
-from packager.releasing.key_folder import begin, follow, key_of, read_chain, sign_draft
+from packager.releasing import begin, follow, key_of, read_chain, sign_draft
 
 START_S, DAY_S, DAYS = 1_800_000_000, 86_400, 30.0
 YEARS_S = 20 * 365 * DAY_S

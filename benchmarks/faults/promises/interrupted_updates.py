@@ -21,7 +21,7 @@ from benchmarks.faults.tools.fault_proxy import Fault, FaultProxy, FolderServer
 from benchmarks.faults.tools.forked import Forked
 from benchmarks.faults.tools.full_disk import fill, small_disk, without_room
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.delivery.collection import collect
+from device_sdk.delivery.store import collect
 from device_sdk.errors import PathweaveError
 from device_sdk.files import locks
 from device_sdk.transports.http import CHUNK_BYTES

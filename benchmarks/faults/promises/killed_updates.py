@@ -20,9 +20,9 @@ from benchmarks.faults.tools.fault_proxy import FolderServer
 from benchmarks.faults.tools.full_disk import small_disk
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import PathweaveError
-from packager.assembly.bundle_writer import BundleWriter
-from packager.assembly.folder_exchange import Swap, swap_folders
-from packager.assembly.output_claim import OutputClaim
+from packager.output.bundle_folder import BundleWriter
+from packager.output.folder_exchange import Swap, swap_folders
+from packager.output.output_claim import OutputClaim
 
 DISK_BYTES = 64_000_000
 WHOLE_S, KILLS = 30.0, 1000  # a trial that is given as much goes on until there were so many

@@ -30,8 +30,7 @@ from device_sdk.offload.open_inference import (
     encode_request,
 )
 from device_sdk.runtimes import make_runtime
-from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
-from device_sdk.runtimes.stop_signal import StopSignal
+from device_sdk.runtimes.port import Array, LoadedStretch, Runtime, StopSignal
 from server.http.request_reader import Limits
 from server.http.serving import SPARE_THREADS
 

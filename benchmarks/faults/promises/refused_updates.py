@@ -20,12 +20,12 @@ from device_sdk.errors import PathweaveError
 from device_sdk.execution.guarded_self_test import SelfTestLimits, run_guarded_self_test
 from device_sdk.runtimes import make_runtime
 from device_sdk.runtimes.settings import RuntimeSettings
-from device_sdk.session.self_testing import STRIKES
+from device_sdk.session.opening import STRIKES
 from device_sdk.signing import signatures
 
 LIMITS = SelfTestLimits(start_s=30.0, step_s=3.0, total_s=6.0)
 SLACK_S = 10.0  # of a busy machine
-RELEASING = "device_sdk.signing.key_list"  # and releases that expire
+RELEASING = "device_sdk.signing.release"  # and releases that expire
 
 
 def no_way_back(trial: Trial, findings: Findings) -> None:

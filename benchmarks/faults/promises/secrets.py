@@ -18,8 +18,9 @@ from benchmarks.faults.small_bundle import NAME, SERVED
 from device_sdk.delivery.log_upload import upload_log
 from device_sdk.offload.open_inference import InferRequest, NamedTensor, encode_request
 from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.policies.gathering import AdaptationSettings
 from device_sdk.session.adaptive_model import AdaptiveModel
-from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Ask, MaxConfidence, Plan, RemoteRef
 from device_sdk.transports import make_transport
 from server.access.scopes import Scope
@@ -92,8 +93,8 @@ def _use_device(server: Serving, token: str, trial: Trial, secrets: _Secrets) ->
     state = trial.folder / "state"
     with AdaptiveModel.open(url, trust=trial.bundle.public_key, token=token, state_folder=state) as model:
         model(images)
-        labels = np.arange(40) % 3
-        model.adapt(images, labels, Budget(latency_ms=5.0, memory_mb=100.0), keep_samples=True)
+        goal, settings = Goal(latency_ms=5.0, memory_mb=100.0), AdaptationSettings(keep_samples=True)
+        model.adapt(images, goal, labels=np.arange(40) % 3, settings=settings)
         model.remote.connect(RemoteModel(server=server.url, model=f"{NAME}:images", token=token, privacy="inputs"))
         asking = Ask(MaxConfidence(UNREACHABLE_CONFIDENCE), RemoteRef(f"{NAME}:images"))
         model.use(Plan(model.bundle.supernet.original, hard=asking))
@@ -128,7 +129,7 @@ def _misuse_device(server: Serving, token: str, trial: Trial, secrets: _Secrets)
         for wrong in (images.reshape(40, 4, 3), images.astype(np.int64), images[:, :1], images.tobytes()):
             secrets.attempt("images that do not fit", lambda wrong=wrong: model(wrong))  # type: ignore[misc]
             secrets.attempt("tensors that do not fit", lambda wrong=wrong: model.infer(wrong))  # type: ignore[misc]
-        secrets.attempt("labels that do not fit", lambda: model.adapt(images, images, Budget(latency_ms=1.0)))
+        secrets.attempt("labels that do not fit", lambda: model.adapt(images, Goal(latency_ms=1.0), labels=images))
 
 
 def _ask_everything(server: Serving, tokens: tuple[str, ...], code: str, secrets: _Secrets) -> None:

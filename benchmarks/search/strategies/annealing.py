@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass
 
 from device_sdk.errors import UsageError
-from device_sdk.search.feasibility import require_feasible
-from device_sdk.search.nearby import mutate, within_budget
+from device_sdk.search.nearby import mutate, require_feasible, within_budget
 from device_sdk.search.port import SearchProblem, SearchResult
-from device_sdk.search.run import SearchRun
+from device_sdk.search.race import SearchRun
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,9 @@ from collections import deque
 from dataclasses import dataclass
 
 from device_sdk.errors import UsageError
-from device_sdk.search.feasibility import require_feasible
-from device_sdk.search.nearby import Neighbourhood, mutate, within_budget
+from device_sdk.search.nearby import Neighbourhood, mutate, require_feasible, within_budget
 from device_sdk.search.port import SearchProblem, SearchResult, by_expected_accuracy
-from device_sdk.search.run import SearchRun
+from device_sdk.search.race import SearchRun
 from device_sdk.supernet.plan import Subnet
 
 

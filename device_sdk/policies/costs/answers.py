@@ -9,9 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.data.inputs import Inputs, as_inputs, batches
-from device_sdk.data.views import views
-from device_sdk.execution.deciders import confidence
+from device_sdk.data.inputs import Inputs, as_inputs, batches, views
 from device_sdk.execution.plan_segments import PlanSegment
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.costs.evidence import Evidence
@@ -19,6 +17,7 @@ from device_sdk.policies.deciding.thresholds import ExitSamples, Rights
 from device_sdk.runtimes.port import Array, LoadedStretch
 from device_sdk.supernet.blocks import Exit
 from device_sdk.supernet.cost import CostModel
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice, Subnet
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.offload.pooling import LogarithmicPool
-from device_sdk.policies.splitting.handling import NO_HANDLING, Handling
+from device_sdk.offload.remote_model import LogarithmicPool
+from device_sdk.policies.splitting.path_splits import NO_HANDLING, Handling
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import CostModel, Uplink
 from device_sdk.supernet.plan import Edge, RemoteRef, Subnet

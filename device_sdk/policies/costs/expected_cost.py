@@ -1,8 +1,4 @@
-"""Expected cost of a plan per sample, from logits on private samples and a cost model. Pure.
-
-One function judges every plan, whatever proposed it: subnets alone, exits, splits, abstention, asking a server. The
-latency of asking is that of HI (Eq. 3): the device's part comes first, then the transfer and the server.
-"""
+"""The one function that judges every plan."""
 
 from __future__ import annotations
 

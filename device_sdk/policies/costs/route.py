@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.errors import UsageError
-from device_sdk.execution.deciders import hard, leaving
 from device_sdk.execution.plan_segments import answering_exits
 from device_sdk.offload.packing import BITS, packet_bytes
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.blocks import CutPoint
 from device_sdk.supernet.cost import CostModel, PlanCost, Power
+from device_sdk.supernet.deciders.port import hard, leaving
 from device_sdk.supernet.plan import Abstain, Ask, Decider, Edge, Plan, RemoteRef, Split, Subnet
 from device_sdk.supernet.supernet import Supernet
 

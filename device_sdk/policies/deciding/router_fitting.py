@@ -1,25 +1,15 @@
-"""Fitting the routing network on private samples, from the entropy outwards. Pure.
-
-1. A regression on the entropy alone. 2. A regression on all meta-features that departs from it as far as left-out
-samples justify: its penalty is chosen by cross-validation, and infinity is one of the choices. 3. A network per fold
-that corrects the regression's score; they are kept if that lowers the loss on samples that neither they nor their
-regression learned from, by more than a standard error. The router is all of that as one network of two hidden layers:
-one neuron of each passes the regression's score on, the others are the networks side by side.
-
-Source: Hybrid Eq. 6 (the target: asking gains) and Eq. 7 (samples of which that is so weigh three times). Its coverage
-penalty is left out: the threshold is tuned afterwards, to any coverage (Alg. 2).
-"""
+"""Fitting a router: its networks, its settings, and whether it is better than plain scores."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.execution.router import FARTHEST, TOP, meta_features, packed, standardised
 from device_sdk.policies.deciding.decider_fitting import (
     Fitted,
     Viewed,
@@ -28,18 +18,160 @@ from device_sdk.policies.deciding.decider_fitting import (
     logistic_weights,
     mean_gain,
 )
-from device_sdk.policies.deciding.router_networks import (
-    Layers,
-    Positions,
-    Values,
-    losses,
-    output,
-    side_by_side,
-    trained,
-)
-from device_sdk.policies.deciding.router_settings import RouterSettings
 from device_sdk.runtimes.port import Array
+from device_sdk.supernet.deciders.router import FARTHEST, TOP, meta_features, packed, standardised
 from device_sdk.supernet.plan import Router
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterSettings:
+    """Settings for fitting a router.
+
+    ``penalties``: of the regression on all meta-features, in samples, the largest first; at the first, infinity, only
+    the entropy counts. ``neurons``: of each of the networks that correct the regression, one per fold. ``patience``:
+    epochs without a lower loss; ``decay``: of the weights, per step. ``gain_weight``: W_r of samples about which
+    asking gains.
+    """
+
+    penalties: tuple[float, ...] = (math.inf, 1e4, 3e3, 1e3, 3e2, 1e2)
+    neurons: tuple[int, int] = (8, 8)
+    learning_rate: float = 2e-3
+    decay: float = 1.0
+    batch: int = 256
+    most_epochs: int = 40
+    patience: int = 5
+    gain_weight: float = 3.0
+    seed: int = 0
+
+
+Values = npt.NDArray[np.float64]
+Layers = list[tuple[Values, Values]]
+Positions = npt.NDArray[np.int64]
+
+
+def trained(
+    values: Values,
+    targets: Values,
+    scores: Values,
+    settings: RouterSettings,
+    random: np.random.Generator,
+    *,
+    learned: Positions,
+    stopping: Positions,
+) -> Layers:
+    """The layers of the epoch with the least loss on the rows at ``stopping``; those of the start change no score.
+
+    Args:
+        values: standardised features [rows, features]; targets: [rows], 0 or 1.
+        scores: [rows], the logarithm of the odds that the network's output is added to.
+        learned: the rows that it learns from.
+    """
+    layers = _started(values.shape[1], settings.neurons, random)
+    adam = _Adam(layers, settings)
+    best, waited = _copied(layers), 0
+    least = losses(scores[stopping] + output(layers, values[stopping]), targets[stopping], settings.gain_weight).mean()
+    for _ in range(settings.most_epochs):
+        shuffled = random.permutation(learned)
+        for at in range(0, len(shuffled), settings.batch):
+            part = shuffled[at : at + settings.batch]
+            adam.step(_gradients(layers, values[part], targets[part], scores[part], settings.gain_weight))
+        found = scores[stopping] + output(layers, values[stopping])
+        loss = losses(found, targets[stopping], settings.gain_weight).mean()
+        waited += 1
+        if loss < least:
+            best, least, waited = _copied(layers), loss, 0
+        if waited >= settings.patience:
+            break
+    return best
+
+
+def output(layers: Layers, values: Values) -> Values:
+    """The network's correction to the score: [rows, features] -> [rows]."""
+    for weights, biases in layers[:-1]:
+        values = np.maximum(values @ weights + biases, 0.0)
+    weights, biases = layers[-1]
+    return np.asarray((values @ weights + biases)[:, 0])
+
+
+def losses(scores: Values, targets: Values, gain_weight: float) -> Values:
+    """The weighted cross entropy of each row: [rows] each."""
+    return np.where(targets > 0, np.logaddexp(0.0, -scores), gain_weight * np.logaddexp(0.0, scores))
+
+
+def side_by_side(networks: list[Layers]) -> Layers:
+    """One network whose output is the mean of theirs."""
+    merged: Layers = []
+    for number, parts in enumerate(zip(*networks, strict=True)):
+        biases = np.concatenate([bias for _, bias in parts])
+        if number == 0:
+            merged.append((np.hstack([weights for weights, _ in parts]), biases))
+        elif number < len(networks[0]) - 1:
+            merged.append((_block_diagonal([weights for weights, _ in parts]), biases))
+        else:
+            merged.append((np.vstack([weights for weights, _ in parts]) / len(parts), biases.mean(keepdims=True)))
+    return merged
+
+
+def _block_diagonal(parts: list[Values]) -> Values:
+    found = np.zeros(np.sum([part.shape for part in parts], axis=0))
+    row = column = 0
+    for part in parts:
+        found[row : row + part.shape[0], column : column + part.shape[1]] = part
+        row, column = row + part.shape[0], column + part.shape[1]
+    return found
+
+
+def _started(features: int, neurons: tuple[int, int], random: np.random.Generator) -> Layers:
+    """Weights as He et al. (2015) start them, but for the last layer, which is zero; no biases."""
+    sizes = [features, *neurons]
+    layers = [
+        (random.normal(0.0, (2.0 / inputs) ** 0.5, (inputs, outputs)), np.zeros(outputs))
+        for inputs, outputs in pairwise(sizes)
+    ]
+    return [*layers, (np.zeros((sizes[-1], 1)), np.zeros(1))]
+
+
+def _copied(layers: Layers) -> Layers:
+    return [(weights.copy(), biases.copy()) for weights, biases in layers]
+
+
+def _gradients(layers: Layers, values: Values, targets: Values, scores: Values, gain_weight: float) -> Layers:
+    """Of the mean weighted cross entropy, backwards through the layers."""
+    inputs = [values]
+    for weights, biases in layers[:-1]:
+        inputs.append(np.maximum(inputs[-1] @ weights + biases, 0.0))
+    found = scores + (inputs[-1] @ layers[-1][0] + layers[-1][1])[:, 0]
+    ease = 1.0 / (1.0 + np.exp(-np.clip(found, -30, 30)))
+    weight = np.where(targets > 0, 1.0, gain_weight)
+    back = (weight * (ease - targets) / len(targets))[:, None]
+    gradients: Layers = []
+    for number in range(len(layers) - 1, -1, -1):
+        gradients.append((inputs[number].T @ back, back.sum(axis=0)))
+        if number:
+            back = (back @ layers[number][0].T) * (inputs[number] > 0)
+    return gradients[::-1]
+
+
+class _Adam:
+    """Adam (Kingma and Ba 2015) with decoupled decay of the weights; changes ``layers`` in place."""
+
+    def __init__(self, layers: Layers, settings: RouterSettings) -> None:
+        self._settings = settings
+        self._parts = [part for layer in layers for part in layer]
+        self._means = [np.zeros_like(part) for part in self._parts]
+        self._squares = [np.zeros_like(part) for part in self._parts]
+        self._steps = 0
+
+    def step(self, gradients: Layers) -> None:
+        self._steps += 1
+        rate, decay = self._settings.learning_rate, self._settings.decay
+        flat = [part for layer in gradients for part in layer]
+        for part, mean, square, gradient in zip(self._parts, self._means, self._squares, flat, strict=True):
+            mean += 0.1 * (gradient - mean)
+            square += 0.001 * (gradient**2 - square)
+            change = (mean / (1 - 0.9**self._steps)) / (np.sqrt(square / (1 - 0.999**self._steps)) + 1e-8)
+            part -= rate * (change + (decay * part if part.ndim > 1 else 0.0))
+
 
 _ENTROPY = TOP  # its place among the meta-features
 _ENTROPY_PENALTY = 1.0  # in samples: a few samples may be separable

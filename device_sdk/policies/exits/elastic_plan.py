@@ -13,8 +13,8 @@ import msgspec
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import BudgetError
+from device_sdk.execution.pager import all_stay
 from device_sdk.execution.paging import all_pages_stay, least_memory_cap_bytes, one_model_footprint
-from device_sdk.execution.paging_plan import all_stay
 from device_sdk.execution.plan_segments import PlanSegment, answering_exits, segments, steps
 from device_sdk.policies.placement import place
 from device_sdk.policies.placement.candidates import ExitCandidate

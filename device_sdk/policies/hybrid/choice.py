@@ -1,20 +1,20 @@
-"""Choosing a base and a global subnet of one bundle: the device runs many of them, ``joint_search`` chooses."""
+"""Choosing a base and a global network that work best together, by their costs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from device_sdk.data.inputs import Inputs
-from device_sdk.errors import InfeasibleBudgetError, InputError
-from device_sdk.execution.deciders import ease, everything_is_hard, with_limit
+from device_sdk.errors import InfeasibleBudgetError, InputError, UsageError
 from device_sdk.execution.workspace import Workspace
-from device_sdk.offload.named_path import path_model
+from device_sdk.offload.remote_model import path_model
 from device_sdk.policies.costs.answers import answer_everywhere
-from device_sdk.policies.hybrid.costs import HybridCosts
+from device_sdk.policies.costs.evidence import Network
 from device_sdk.policies.hybrid.joint_search import (
     HybridMember,
     HybridPair,
@@ -28,21 +28,83 @@ from device_sdk.progress import Progress, SilentProgress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Array
 from device_sdk.search.nearby import Neighbourhood, latency_range_ms, mutate, within_budget
-from device_sdk.supernet.cost import Budget, CostModel
+from device_sdk.supernet.cost import Budget, CostModel, Power, Uplink
+from device_sdk.supernet.deciders.port import ease, everything_is_hard, with_limit
 from device_sdk.supernet.plan import Ask, Entropy, Plan, RemoteRef, Subnet
 from device_sdk.supernet.supernet import Supernet
+
+Resource = Literal["macs", "latency_ms", "energy_mj"]
+
+
+@dataclass(frozen=True)
+class HybridCosts:
+    """``base``: of a path on the device, for every sample; ``global_``: of one at the server, for each sample sent."""
+
+    resource: Resource
+    base: Callable[[Subnet], float]
+    global_: Callable[[Subnet], float]
+
+
+def macs_costs(supernet: Supernet) -> HybridCosts:
+    """Multiply-accumulate operations, wherever they run."""
+
+    def macs(path: Subnet) -> float:
+        return float(sum(block.macs for _, block in supernet.walk(path)))
+
+    return HybridCosts("macs", macs, macs)
+
+
+def latency_costs(device: CostModel, server: CostModel, uplink: Uplink, *, input_bytes: int) -> HybridCosts:
+    """Milliseconds until the answer: the device's network, then the transfer and the server's network (HI Eq. 3)."""
+    transfer_ms = uplink.transfer_ms(input_bytes)
+    return HybridCosts("latency_ms", device.latency_ms, lambda path: transfer_ms + server.latency_ms(path))
+
+
+def energy_costs(
+    device: CostModel, server: CostModel, uplink: Uplink, power: Power | None, *, input_bytes: int
+) -> HybridCosts:
+    """Millijoules of the device: computing, sending, waiting (HI Eq. 4).
+
+    Raises:
+        UsageError: the device's power is unknown.
+    """
+    if power is None:
+        raise UsageError("energies are unknown without the device's power")
+    sending_mj = power.radio_w * uplink.transfer_ms(input_bytes)
+    return HybridCosts(
+        "energy_mj",
+        lambda path: power.active_w * device.latency_ms(path),
+        lambda path: sending_mj + power.waiting_w * server.latency_ms(path),
+    )
+
+
+def asked_cost(resource: Resource, network: Network, server: RemoteRef, power: Power | None) -> float:
+    """Cost of sending a sample to a server's model of unknown structure, from the times that ``network`` states.
+
+    Raises:
+        UsageError: MACs are limited, which a server does not state of its model; or the device's power is unknown.
+    """
+    transfer_ms, answer_ms = network.uplink.transfer_ms(network.input_bytes), network.answer_ms[server]
+    if resource == "latency_ms":
+        return transfer_ms + answer_ms
+    if resource == "macs":
+        raise UsageError(f"the MACs of {server} are unknown", hint="limit the latency or the energy instead")
+    if power is None:
+        raise UsageError("energies are unknown without the device's power")
+    return power.radio_w * transfer_ms + power.waiting_w * answer_ms
+
 
 _BATCH = 64
 _HELD_OUT = 3  # every third sample judges the choice
 
-Network = Subnet | RemoteRef
+GlobalNetwork = Subnet | RemoteRef
 """A global network: a subnet of the bundle, or a server's own model."""
 
 Both = tuple[HybridMember[Subnet] | None, HybridMember[Subnet] | None]
 """A subnet as base and as global network; None where it cannot be that."""
 
 
-Member = HybridMember[Network] | None
+Member = HybridMember[GlobalNetwork] | None
 
 
 @dataclass(frozen=True)
@@ -54,9 +116,9 @@ class HybridChoice:
     """
 
     plan: Plan
-    pair: HybridPair[Network]
+    pair: HybridPair[GlobalNetwork]
     held_out: float
-    separate: HybridPair[Network] | None
+    separate: HybridPair[GlobalNetwork] | None
     answered: int
 
     @property
@@ -118,7 +180,7 @@ def choose_hybrid(
     costs: HybridCosts,
     settings: JointSettings,
     *,
-    others: Sequence[HybridMember[Network]] = (),
+    others: Sequence[HybridMember[GlobalNetwork]] = (),
     progress: Progress | None = None,
 ) -> HybridChoice:
     """The best base for the device and global network for the server within ``limit`` per sample.
@@ -140,15 +202,15 @@ def choose_hybrid(
     choosing = np.setdiff1d(np.arange(len(labels)), judging)
     nearby = any_subnet(workspace.supernet, profile)
 
-    def mutated(network: Network, random: SplitMix64) -> Network | None:
+    def mutated(network: GlobalNetwork, random: SplitMix64) -> GlobalNetwork | None:
         found = mutate(nearby, network, random=random) if isinstance(network, Subnet) else None
         return None if found is None or found.input_size else found
 
-    def answer(wanted: Sequence[Network]) -> dict[Network, tuple[Member, Member]]:
+    def answer(wanted: Sequence[GlobalNetwork]) -> dict[GlobalNetwork, tuple[Member, Member]]:
         found = answers([one for one in wanted if isinstance(one, Subnet)])
         return {key: (_part(base, choosing), _part(global_, choosing)) for key, (base, global_) in found.items()}
 
-    pool: HybridPool[Network] = HybridPool(labels[choosing])
+    pool: HybridPool[GlobalNetwork] = HybridPool(labels[choosing])
     known = answer([one for one in dict.fromkeys(subnets) if not one.input_size]).values()
     pool.add(
         bases=[one for one, _ in known if one],
@@ -163,7 +225,7 @@ def choose_hybrid(
     everything = {one.key: one for one in others} | {
         key: both[1] for key, both in answers(list(answers.logits)).items()
     }
-    held: HybridPool[Network] = HybridPool(labels[judging])
+    held: HybridPool[GlobalNetwork] = HybridPool(labels[judging])
     base, global_ = answers([pair.base])[pair.base][0], everything[pair.global_]
     assert base is not None
     assert global_ is not None
@@ -173,13 +235,13 @@ def choose_hybrid(
     return HybridChoice(plan, pair, 0.0 if judged is None else judged.accuracy, separate, len(answers.logits))
 
 
-def _server_of(network: Network, bundle: tuple[str, str]) -> RemoteRef:
+def _server_of(network: GlobalNetwork, bundle: tuple[str, str]) -> RemoteRef:
     name, digest = bundle
     return network if isinstance(network, RemoteRef) else RemoteRef(path_model(name, network, images=True), digest)
 
 
 def _infeasible(
-    pool: HybridPool[Network], limit: float, costs: HybridCosts, profile: CostModel
+    pool: HybridPool[GlobalNetwork], limit: float, costs: HybridCosts, profile: CostModel
 ) -> InfeasibleBudgetError:
     cheapest = min(pool.bases.values(), key=lambda one: one.cost)
     assert isinstance(cheapest.key, Subnet)
@@ -202,7 +264,7 @@ def _part(one: HybridMember[Subnet] | None, positions: npt.NDArray[np.int64]) ->
     return None if one is None else _sampled(one, positions)
 
 
-def _sampled(one: HybridMember[Network], positions: npt.NDArray[np.int64]) -> HybridMember[Network]:
+def _sampled(one: HybridMember[GlobalNetwork], positions: npt.NDArray[np.int64]) -> HybridMember[GlobalNetwork]:
     return HybridMember(one.key, one.logits[positions], one.cost)
 
 

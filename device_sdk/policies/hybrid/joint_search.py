@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.errors import InputError, UsageError
-from device_sdk.execution.deciders import ease
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Array
+from device_sdk.supernet.deciders.port import ease
 from device_sdk.supernet.plan import Decider, Entropy
 
 Key = TypeVar("Key", bound=Hashable)

@@ -16,12 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.policies.deciding.thresholds import ExitSamples
-from device_sdk.policies.joint_thresholds.bounds import Bounds, Rates
-from device_sdk.policies.joint_thresholds.grid import Grid
-from device_sdk.policies.joint_thresholds.table import AskingEnd, Cells, Table, percentile
+from device_sdk.policies.joint_thresholds.bounds import AskingEnd, Bounds, Cells, Grid, Rates, Table, percentile
 from device_sdk.supernet.cost import Power
+from device_sdk.supernet.goal import Requirement
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice
-from device_sdk.supernet.requirement import Requirement
 
 Column = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""Plans with exits that ask a server, at their end or from an exit, all limits optimised together (EE-HI). Pure."""
+"""Exits, asking from them and the decision at the end, optimised together."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from dataclasses import replace as replace_part
 
 from msgspec.structs import replace
 
-from device_sdk.execution.deciders import confidence
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.costs.route import NO_CALL
 from device_sdk.policies.costs.threshold_sweep import Ranking
 from device_sdk.policies.deciding.thresholds import ExitSamples
-from device_sdk.policies.joint_thresholds.bounds import Bounds, Rates
-from device_sdk.policies.joint_thresholds.grid import Grid
+from device_sdk.policies.joint_thresholds.bounds import (
+    AskingEnd,
+    Bounds,
+    Correct,
+    Grid,
+    Rates,
+    Table,
+)
 from device_sdk.policies.joint_thresholds.optimum import (
     Effort,
     JointThresholds,
@@ -23,11 +28,14 @@ from device_sdk.policies.joint_thresholds.optimum import (
     is_on_energy,
     objective_of,
 )
-from device_sdk.policies.joint_thresholds.table import AskingEnd, Correct, Table
 from device_sdk.supernet.cost import CostModel, Power
+from device_sdk.supernet.deciders.port import confidence
+from device_sdk.supernet.goal import Requirement
 from device_sdk.supernet.plan import Ask, ExitChoice, MaxConfidence, Plan, RemoteRef, Subnet
-from device_sdk.supernet.requirement import Requirement
 from device_sdk.supernet.supernet import Supernet
+
+"""Of an exit: from which confidence on it answers, and below which it asks."""
+
 
 COARSE, FINE = 7, 12  # limits per exit in the first look at all paths, and around the best of them
 MOST_STEPS = 150  # of a look at all paths with few exits, and of one at all with many

@@ -1,11 +1,13 @@
-"""Decision on a split from the measurements of both sides. Calls the server; ``splitting`` decides."""
+"""Decision on a split: limits, fallbacks, and the fastest within them."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import Protocol
 
 import msgspec
 
@@ -14,22 +16,196 @@ from device_sdk.bundles.held_part import EVERYTHING
 from device_sdk.errors import ProtocolError, UsageError
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.client import request_overhead_bytes
-from device_sdk.offload.named_path import JPEG
 from device_sdk.offload.packing import BITS
+from device_sdk.offload.quantisation import MAX_BITS
 from device_sdk.offload.remote_calls import default_transport
-from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.offload.server_facts import measure_uplink, server_profile
-from device_sdk.offload.tail import TailClient
-from device_sdk.policies.measured_splits.fallback import Fallbacks
-from device_sdk.policies.measured_splits.limits import FEW_BITS, NO_LIMITS, SplitLimits, fastest, reason
+from device_sdk.offload.remote_model import JPEG, RemoteModel
+from device_sdk.offload.tail import TailClient, measure_uplink, server_profile
 from device_sdk.policies.measured_splits.measuring import MOST_OF_A_BYTE, call_handling, codec_handling
-from device_sdk.policies.splitting.handling import Handling, JpegCoding, corrected, ms_per_byte
 from device_sdk.policies.splitting.head_renditions import Head, best_heads, block_choices, own_head
-from device_sdk.policies.splitting.path_splits import NO_HANDLING, SplitCost, nothing_lost, split_costs
+from device_sdk.policies.splitting.path_splits import (
+    NO_HANDLING,
+    Handling,
+    JpegCoding,
+    SplitCost,
+    corrected,
+    ms_per_byte,
+    nothing_lost,
+    split_costs,
+)
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.supernet.cost import MB, CostModel, Uplink
-from device_sdk.supernet.plan import Fallback, Plan, RemoteRef, Split, Subnet
+from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice, Fallback, Plan, RemoteRef, Split, Subnet
+from device_sdk.supernet.supernet import Supernet
+
+FEW_BITS = tuple(range(MAX_BITS, 0, -1))  # widths that are tried where what they lose can be measured
+_ROUNDING = 1e-9  # of a difference of two scores
+MOST_MEASURED = 40  # ways with fewer bits whose drop is measured
+
+
+@dataclass(frozen=True)
+class SplitLimits:
+    """Limits of a split: ``memory_mb`` of the device for weights and working set, ``storage_mb`` for the weights as
+    they are stored, and ``max_drop`` of the score (0–1), measured by ``judge``.
+
+    Fewer than 8 bits per value sent, and other renditions of the device's part, are tried only where a drop is allowed.
+
+    Raises:
+        UsageError: a limit that is not above zero, or not a number; a drop that nothing measures.
+    """
+
+    memory_mb: float | None = None
+    max_drop: float | None = None
+    judge: DropJudge | None = None
+    storage_mb: float | None = None
+
+    def __post_init__(self) -> None:
+        for what, limit in (("memory", self.memory_mb), ("storage", self.storage_mb)):
+            if limit is not None and not limit > 0:
+                raise UsageError(f"the device's {what} is {limit:g} MB; it must be above zero")
+        if self.max_drop is not None and not 0 <= self.max_drop <= 1:
+            raise UsageError(f"the drop is {self.max_drop:g}; it is a share of the samples, from 0 to 1")
+        if self.max_drop is not None and self.judge is None:
+            raise UsageError("a drop of accuracy is measured on private images", hint="give images and labels")
+
+    @property
+    def memory_bytes(self) -> float:
+        """Limit of weights once loaded and the working set; infinite for none."""
+        return math.inf if self.memory_mb is None else self.memory_mb * MB
+
+    @property
+    def stored_bytes(self) -> float:
+        """Limit of weights as they are stored; infinite for none."""
+        return math.inf if self.storage_mb is None else self.storage_mb * MB
+
+    @property
+    def may_lose(self) -> bool:
+        """True if splits that lower the score are tried."""
+        return self.judge is not None and self.max_drop is not None
+
+    @property
+    def named(self) -> str:
+        """The limits of memory and storage in words."""
+        named = [] if self.memory_mb is None else [f"{self.memory_mb:g} MB"]
+        return " and ".join(named + ([] if self.storage_mb is None else [f"{self.storage_mb:g} MB of storage"]))
+
+    def fits(self, cost: SplitCost) -> bool:
+        """True if the device's part fits its memory and its storage."""
+        return cost.device_bytes <= self.memory_bytes and cost.stored_bytes <= self.stored_bytes
+
+
+class DropJudge(Protocol):
+    """Measures the loss of splits on private samples (``measuring.SplitScore``)."""
+
+    def drop(self, cost: SplitCost) -> float:
+        """Drop in the score by a split, 0–1."""
+
+    def sent_error(self, position: int, bits: int) -> float:
+        """The error that ``bits`` per value add at a cut point. It ranks splits before they are measured."""
+
+
+NO_LIMITS = SplitLimits()
+
+
+def fastest(
+    costs: Sequence[SplitCost], subnet: Subnet, limits: SplitLimits
+) -> tuple[SplitCost, list[tuple[SplitCost, float]]]:
+    """The fastest split within the limits; the drop is measured from the fastest on, until one passes.
+
+    At a cut point, a split with more error than one that failed is taken to fail too. After ``MOST_MEASURED`` only
+    splits with the subnet's own renditions and 8 bits are measured: the device alone and the server alone are among
+    them, so the choice is never slower than one of these that keeps the limits.
+    """
+    fitting = sorted((cost for cost in costs if limits.fits(cost)), key=lambda cost: (cost.latency_ms, cost.bytes_sent))
+    if not fitting:
+        least = min(costs, key=lambda cost: (cost.device_bytes, cost.stored_bytes))
+        raise UsageError(
+            f"no part of the model fits {limits.named}, and its input may not be sent",
+            hint=f"up to cut point {least.position} it takes {least.device_bytes / MB:.3g} MB; allow inputs to be sent",
+        )
+    drops: list[tuple[SplitCost, float]] = []
+    if limits.judge is None:
+        return fitting[0], drops
+    failed: dict[int, float] = {}
+    for cost in fitting:
+        plain = cost.head == subnet.edges[: len(cost.head)] and set(cost.bits) <= {BITS}
+        if not plain and (len(drops) >= MOST_MEASURED or cost.error > failed.get(cost.position, math.inf)):
+            continue
+        drops.append((cost, limits.judge.drop(cost)))
+        if limits.max_drop is None or drops[-1][1] <= limits.max_drop + _ROUNDING:
+            return cost, drops
+        if cost.sends == "activations":
+            failed[cost.position] = min(cost.error, failed.get(cost.position, math.inf))
+    nearest, drop = min(drops, key=lambda pair: pair[1])
+    raise UsageError(
+        f"no split loses at most {limits.max_drop:g} of accuracy",
+        hint=f"the nearest {_way(nearest)} and loses {drop:.3g}",
+    )
+
+
+def _way(cost: SplitCost) -> str:
+    if cost.sends == "jpeg":
+        return "sends the input as JPEG"
+    return f"crosses at cut point {cost.position} in {cost.bits[0]} bits" if cost.tail else "stays on the device"
+
+
+def reason(best: SplitCost, costs: Sequence[SplitCost], limits: SplitLimits) -> str:
+    """Reason for ``best`` in words: the number of faster splits, and the limits that they break."""
+    faster = [cost for cost in costs if cost.latency_ms < best.latency_ms]
+    large = sum(not limits.fits(cost) for cost in faster)
+    if not faster:
+        return "nothing is faster"
+    ways = [f"{large} need more memory or storage"] if large else []
+    ways += [f"{len(faster) - large} lose too much accuracy"] if len(faster) > large else []
+    return f"of {len(faster)} faster ways " + " and ".join(ways)
+
+
+@dataclass(frozen=True)
+class Fallbacks:
+    """The fallback of ``plan`` at each place where it may be split.
+
+    ``device``: its costs of exits; ``wanted``: ``exit`` becomes ``abstain`` where no exit that it knows lies before.
+    """
+
+    supernet: Supernet
+    plan: Plan
+    device: CostModel
+    wanted: Fallback = "subnet"
+
+    def exit_at(self, position: int) -> ExitChoice | None:
+        """The exit that answers in place of the server behind cut point ``position``.
+
+        The last one of the plan up to there; where it has none, the last that the subnet passes, which then answers
+        nothing else.
+        """
+        if self.wanted != "exit":
+            return None
+        own = self._exits_up_to(position)
+        if own:
+            return own[-1]
+        passed = [one for one in self.supernet.exits_along(self.plan.subnet) if one.position <= position]
+        choices = [ExitChoice(one.id, UNREACHABLE_CONFIDENCE, one.renditions[0].name) for one in passed]
+        known = [one for one in choices if (one.exit, one.rendition, ()) in self.device.exit_costs]
+        return known[-1] if known else None
+
+    def size_bytes(self, position: int) -> int:
+        """Memory of the exit that answers in place of the server."""
+        choice = self.exit_at(position)
+        return 0 if choice is None else self.device.exit_bytes(choice)
+
+    def applied(self, split: Split) -> Plan:
+        """The plan with ``split``: without exits behind it, with the fallback there."""
+        exits = self._exits_up_to(split.position)
+        choice = self.exit_at(split.position)
+        kind: Fallback = "abstain" if self.wanted == "exit" and choice is None else self.wanted
+        if choice is not None and not exits:
+            exits = (choice,)
+        return msgspec.structs.replace(self.plan, exits=exits, split=msgspec.structs.replace(split, fallback=kind))
+
+    def _exits_up_to(self, position: int) -> tuple[ExitChoice, ...]:
+        before = (one for one in self.plan.exits if self.supernet.exit(one.exit).position <= position)
+        return tuple(one.without_asking() for one in before)
 
 
 @dataclass(frozen=True)

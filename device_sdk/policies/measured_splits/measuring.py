@@ -1,27 +1,80 @@
-"""Measurements for a split decision: times of real calls to a server, and loss by few bits per value sent."""
+"""Measurements for a split: real calls, and what few bits or JPEGs lose."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from statistics import median
+from functools import partial
+from statistics import mean, median
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.data.image_files import QUALITY, decode_jpeg, encode_jpeg
 from device_sdk.data.inputs import Inputs, as_inputs, batches
+from device_sdk.data.preprocessing import Preprocessing, fit_image, prepare
 from device_sdk.execution.workspace import Workspace
-from device_sdk.offload.packing import BITS, Activations
+from device_sdk.offload.packing import BITS, Activations, can_travel, packet_bytes
 from device_sdk.offload.quantisation import MAX_BITS, dequantise, quantise
 from device_sdk.offload.tail import TailClient
-from device_sdk.policies.measured_splits.jpeg_inputs import JpegInputs
 from device_sdk.policies.scores import Score, Targets
-from device_sdk.policies.splitting.handling import Handling, TimedCall, fit_calls
-from device_sdk.policies.splitting.path_splits import SplitCost
+from device_sdk.policies.splitting.path_splits import Handling, JpegCoding, SplitCost, TimedCall, fit_calls
 from device_sdk.runtimes.port import Array
+from device_sdk.supernet.cost import CostModel
 from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
+
+_SIZED = 32  # images, about, that are coded to know their mean size and their times
+
+Pixels = npt.NDArray[np.uint8]
+Made = TypeVar("Made")
+
+
+class JpegInputs:
+    """``images``, uint8 [height, width, channels] each, as ``NAME:jpeg`` at a server takes them.
+
+    ``input_shape``: [channels, height, width] of the model's own input, to which the device fits an image first.
+    """
+
+    def __init__(
+        self,
+        images: Sequence[Pixels],
+        preprocessing: Preprocessing,
+        *,
+        input_shape: tuple[int, int, int],
+        quality: int = QUALITY,
+    ) -> None:
+        self._images, self._preprocessing = images, preprocessing
+        self._shape, self._quality = input_shape, quality
+
+    def coding(self) -> JpegCoding:
+        """Mean size and median times of some of the images; the server is taken to decode as fast as this device."""
+        images = self._images[:: max(1, len(self._images) // _SIZED)]
+        encoded, encoding_ms = zip(*(_timed(partial(self._encoded, image)) for image in images), strict=True)
+        decoding_ms = [_timed(partial(self._decoded, data))[1] for data in encoded]
+        return JpegCoding(round(mean(map(len, encoded))), median(encoding_ms), median(decoding_ms))
+
+    def received(self, batch: int) -> Iterator[Array]:
+        """The images as the server's model gets them, in batches [batch, *input]."""
+        for at in range(0, len(self._images), batch):
+            yield np.concatenate([self._decoded(self._encoded(image)) for image in self._images[at : at + batch]])
+
+    def _encoded(self, image: Pixels) -> bytes:
+        fitted = fit_image(image, self._preprocessing, size=self._shape[1:])
+        return encode_jpeg(fitted, quality=self._quality)
+
+    def _decoded(self, data: bytes) -> Array:
+        pixels = decode_jpeg(data, channels=self._preprocessing.channels)
+        return prepare(pixels, self._preprocessing, input_shape=self._shape)
+
+
+def _timed(make: Callable[[], Made]) -> tuple[Made, float]:
+    started = time.perf_counter()
+    made = make()
+    return made, (time.perf_counter() - started) * 1e3
+
 
 _CODEC_VALUES = 65_536  # packed and unpacked to time the codec
 _CODEC_ROUNDS, _CALLS = 9, 5  # whose median counts; calls of a turn
@@ -258,3 +311,53 @@ def relative_error(values: npt.NDArray[np.float32], reference: npt.NDArray[np.fl
     """Mean square error over the mean square of ``reference``: noise to signal; 0 where the reference is 0."""
     signal = float(np.square(reference.astype(np.float64)).mean())
     return float(np.square(values.astype(np.float64) - reference).mean()) / signal if signal else 0.0
+
+
+WIDTHS = (6, 4, 2)  # bits; 8 lose nothing that counts
+_TOGETHER = 128  # samples whose features are in memory at once
+Received = dict[tuple[Subnet, int, tuple[int, ...]], Array]
+
+
+def narrow_cuts(supernet: Supernet, subnet: Subnet) -> list[tuple[int, tuple[Edge, ...]]]:
+    """Inner cut points along ``subnet`` at which fewer bytes travel than at all before, with the edges behind them.
+
+    Source: the filter of Auto-Split Eq. 6.
+    """
+    found: list[tuple[int, tuple[Edge, ...]]] = []
+    least = None
+    for number, (_, block) in list(enumerate(supernet.walk(subnet)))[1:]:
+        cut, tail = supernet.cut_points[block.start], subnet.edges[number:]
+        if not can_travel(cut):
+            continue
+        size = packet_bytes(cut, tail, batch=1)
+        if least is None or size < least:
+            least = size
+            found.append((block.start, tail))
+    return found
+
+
+def few_bits_ms(supernet: Supernet, subnet: Subnet, costs: CostModel) -> float:
+    """Approximate time of ``answers_in_few_bits`` for one sample."""
+    tails_ms = sum(costs.latency_along_ms(tail) for _, tail in narrow_cuts(supernet, subnet))
+    return costs.latency_ms(subnet) + len(WIDTHS) * tails_ms
+
+
+def answers_in_few_bits(workspace: Workspace, subnet: Subnet, inputs: Inputs | Array) -> Received:
+    """Logits [count, classes] of ``subnet`` on ``inputs``, by narrow cut point and bits on the way."""
+    found = [_answers(workspace, subnet, some) for some in batches(as_inputs(inputs), _TOGETHER)]
+    return {key: np.concatenate([one[key] for one in found]) for key in found[0]}
+
+
+def _answers(workspace: Workspace, subnet: Subnet, inputs: Array) -> Received:
+    """The same for a few samples [count, *input]."""
+    found: Received = {}
+    features: tuple[Array, ...] = (inputs,)
+    done = 0
+    for position, tail in narrow_cuts(workspace.supernet, subnet):
+        start = len(subnet.edges) - len(tail)
+        features = run_all(workspace, subnet.edges[done:start], features)
+        done = start
+        for bits in WIDTHS:
+            sent = tuple(as_received(tensor, bits) for tensor in features)
+            found[subnet, position, (bits,) * len(sent)] = run_all(workspace, tail, sent)[-1]
+    return found

@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterable
 from typing import Literal
 
 from device_sdk.errors import UsageError
-from device_sdk.policies.placement.candidates import ExitCandidate, candidates_by_macs, worthwhile
+from device_sdk.policies.placement.candidates import ExitCandidate, candidates_by_macs, transferable_bytes, worthwhile
 from device_sdk.policies.placement.exact import place_exactly
 from device_sdk.policies.placement.expectation import UNIFORM, StopTimes, expectation
-from device_sdk.policies.placement.greedy import greedy_choice
-from device_sdk.policies.placement.hpf import place_by_priority
+from device_sdk.policies.placement.hpf import greedy_choice, place_by_priority
 from device_sdk.policies.placement.problem import Choice, Placement, PlacementProblem
-from device_sdk.policies.placement.transfer import transferable_bytes
 
 Strategy = Literal["exact", "hpf", "greedy"]
 

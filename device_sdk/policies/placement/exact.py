@@ -1,28 +1,135 @@
-"""Exact placement: dynamic programming over cut points with Pareto fronts of labels (MEEdge §3.3.2's knapsack).
-
-A label is a set of kept exits, the last at the cut point where it stands: bytes, tried time, time of the last answer,
-accuracy a, expectation v if nothing follows. Exits that are not more accurate than those before are never added: they
-only cost bytes and time.
-
-**Dominance.** Label X replaces Y at the same cut point or a later one if it has no more bytes, no more tried time, its
-last answer is no later than Y's or than any that can follow Y, and v_X − max(0, a_X − a_Y) · s ≥ v_Y, where s is the
-probability that inference still runs at the earliest answer that can follow Y. Proof: what may follow Y fits behind X
-too and answers there no later. Exits of accuracy above max(a_X, a_Y) then add as much to X as to Y or more. Levels
-between a_Y and a_X are reached behind Y at the earliest with probability s, so Y catches up by at most (a_X − a_Y) · s;
-levels between a_X and a_Y only add to X. So X with any completion is worth at least Y with the same.
-
-**Bound.** A label is dropped if even its completion bound (``bounds``) stays below the best placement so far.
-Neither rule discretises memory or time.
-"""
+"""Exact placement: branch and bound over the expectation, with upper bounds."""
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass
 
-from device_sdk.policies.placement.bounds import Columns, CompletionBound, relax
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.policies.placement.candidates import ExitCandidate
 from device_sdk.policies.placement.expectation import Floats, Survival
-from device_sdk.policies.placement.greedy import greedy_choice
+from device_sdk.policies.placement.hpf import greedy_choice
 from device_sdk.policies.placement.problem import Choice, PlacementProblem
+
+_CELLS = 16
+_PRICES = 14  # tried until the best one is found
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Candidates [count] as arrays, by position. ``starts``: where each position begins, and the count."""
+
+    position: npt.NDArray[np.int64]
+    accuracy: Floats
+    reach: Floats
+    branch: Floats
+    size: Floats
+    starts: tuple[int, ...]
+
+    @property
+    def answer(self) -> Floats:
+        """When each answers if no other branch is tried."""
+        return self.reach + self.branch
+
+    @classmethod
+    def of(cls, candidates: tuple[ExitCandidate, ...]) -> Columns:
+        """From at least one candidate, sorted by position."""
+        rows = [(one.accuracy, one.reach_time, one.branch_time, one.memory_bytes) for one in candidates]
+        accuracy, reach, branch, size = np.array(rows, dtype=np.float64).T.copy()
+        position = np.array([one.position for one in candidates], dtype=np.int64)
+        first = np.flatnonzero(np.diff(position, prepend=position[0] - 1))
+        return cls(position, accuracy, reach, branch, size, (*map(int, first), len(rows)))
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """``price`` per byte and the relaxed optimum [value, in order of candidates] at that price."""
+
+    price: float
+    bound: float
+    path: tuple[int, ...]
+
+
+def relax(columns: Columns, survival: Survival, memory_bytes: int) -> list[Relaxation]:
+    """Relaxations at several prices, the tightest bound last.
+
+    The bound is convex and piecewise linear in the price: each step takes the price where the lines of the
+    cheapest path above the limit and of the best one below it meet, until no line lies below.
+    """
+    found = [_relaxed(columns, survival, 0.0, memory_bytes)]
+    above = _line(columns, found[0], memory_bytes)
+    below = (0.0, float(memory_bytes))  # the empty placement
+    while above[1] < 0 and len(found) < _PRICES:
+        price = (above[0] - below[0]) / (below[1] - above[1])
+        found.append(_relaxed(columns, survival, price, memory_bytes))
+        if found[-1].bound <= (below[0] + below[1] * price) * (1 + 1e-12):
+            break
+        line = _line(columns, found[-1], memory_bytes)
+        above, below = (line, below) if line[1] < 0 else (above, line)
+    return sorted(found, key=lambda one: -one.bound)
+
+
+def _line(columns: Columns, relaxed: Relaxation, memory_bytes: int) -> tuple[float, float]:
+    """Value without the price, and spare bytes: the bound of this path as a function of the price."""
+    spare = memory_bytes - float(columns.size[list(relaxed.path)].sum())
+    return relaxed.bound - relaxed.price * spare, spare
+
+
+def _relaxed(columns: Columns, survival: Survival, price: float, memory_bytes: int) -> Relaxation:
+    """The longest path if branches delay only their own answers."""
+    chances = survival.at(columns.answer)
+    worth = np.zeros(len(chances))  # of a candidate and all behind it, its own accuracy gain apart
+    following = np.full(len(chances), -1)
+    for start, end in _backwards(columns):
+        behind = np.zeros(end - start)
+        if end < len(chances):
+            higher = columns.accuracy[end:] - columns.accuracy[start:end, None]
+            gains = np.where(higher > 0, higher * chances[end:] + worth[end:], -1.0)
+            chosen = gains.argmax(axis=1)
+            best = gains[np.arange(end - start), chosen]
+            following[start:end] = np.where(best > 0, chosen + end, -1)
+            behind = np.maximum(best, 0.0)
+        worth[start:end] = behind - price * columns.size[start:end]
+    totals = columns.accuracy * chances + worth
+    number = int(totals.argmax())
+    if totals[number] <= 0:
+        return Relaxation(price, price * memory_bytes, ())
+    path = [number]
+    while following[path[-1]] >= 0:
+        path.append(int(following[path[-1]]))
+    return Relaxation(price, float(totals[number]) + price * memory_bytes, tuple(path))
+
+
+class CompletionBound:
+    """The most that exits behind a candidate can add, at a price per byte and a tried time, whatever is kept before."""
+
+    def __init__(self, columns: Columns, survival: Survival, price: float) -> None:
+        self._cell = survival.full_time / (2 * _CELLS)
+        tried = self._cell * np.arange(_CELLS)
+        chances = survival.at(columns.answer[:, None] + tried)  # [count, cells]
+        after = self._cells(columns.branch[:, None] + tried)
+        self._worth = np.zeros(chances.shape)
+        total = np.zeros(chances.shape)
+        for start, end in _backwards(columns):
+            if end < len(chances):
+                higher = (columns.accuracy[end:] - columns.accuracy[start:end, None])[:, :, None]
+                gains = np.where(higher > 0, higher * chances[end:] + total[end:], 0.0)
+                self._worth[start:end] = np.maximum(gains.max(axis=1), 0.0)
+            behind = np.take_along_axis(self._worth[start:end], after[start:end], axis=1)
+            total[start:end] = behind - price * columns.size[start:end, None]
+
+    def __call__(self, candidates: npt.NDArray[np.int64], tried: Floats) -> Floats:
+        """Behind each of ``candidates`` [count] once branches took ``tried`` [labels, count]: [labels, count]."""
+        return self._worth[candidates, self._cells(tried)]
+
+    def _cells(self, tried: Floats) -> npt.NDArray[np.int64]:
+        return np.minimum(tried / self._cell, _CELLS - 1).astype(np.int64)
+
+
+def _backwards(columns: Columns) -> list[tuple[int, int]]:
+    return list(zip(columns.starts[-2::-1], columns.starts[:0:-1], strict=True))
+
 
 _SIZE, _TRIED, _ANSWERED, _ACCURACY, _VALUE, _BOUND, _EXIT, _PARENT = range(8)
 _CHUNK = 256  # labels at once: matrices of labels x candidates stay in the cache

@@ -1,7 +1,4 @@
-"""High-priority-first placement: depth-first search over candidates in the order of a priority score.
-
-Source: MEEdge §3.3.3, Algorithms 1 and 2; the eight scores m0 … m7 are those of §4.3 and Fig. 8.
-"""
+"""Placement by rules: MEEdge's HPF, and greedily."""
 
 from __future__ import annotations
 
@@ -9,9 +6,28 @@ from collections.abc import Callable, Sequence
 from math import log
 
 from device_sdk.policies.placement.candidates import ExitCandidate
-from device_sdk.policies.placement.greedy import greedy_choice
 from device_sdk.policies.placement.problem import Choice, PlacementProblem
 from device_sdk.random_source import SplitMix64
+
+
+def greedy_choice(problem: PlacementProblem) -> Choice:
+    """At most one exit at a cut point. Without a memory limit, bytes do not count. Of equal gains the first wins."""
+    left, kept = list(problem.candidates), list[ExitCandidate]()
+    room, best = problem.memory_bytes, 0.0
+    while True:
+        taken = {one.position for one in kept}
+        left = [one for one in left if one.memory_bytes <= room and one.position not in taken]
+        added = [problem.value([*kept, one]) - best for one in left]
+        gains = [
+            gain / max(one.memory_bytes, 1) if problem.per_byte else gain for gain, one in zip(added, left, strict=True)
+        ]
+        if not gains or max(gains) <= 0:
+            return Choice(tuple(kept))
+        chosen = left[gains.index(max(gains))]
+        kept.append(chosen)
+        room -= chosen.memory_bytes
+        best = problem.value(kept)
+
 
 _SAMPLES = 30  # random combinations behind a Monte Carlo score
 _SEED = 0

@@ -1,16 +1,23 @@
-"""Choice of a planner: the plan that a requirement puts first, and the best alternatives. Pure."""
+"""Choices of a planner, and the families of plans that it chooses from."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
 from device_sdk.errors import InfeasibleBudgetError
-from device_sdk.policies.deciding.promises import Promise
-from device_sdk.policies.exits.timed_exits import without_timed_exits
-from device_sdk.supernet.cost import PlanCost
-from device_sdk.supernet.plan import Plan
+from device_sdk.policies.costs.route import Asking
+from device_sdk.policies.costs.threshold_sweep import Costs, Sweep
+from device_sdk.policies.deciding.thresholds import Promise
+from device_sdk.policies.exits.placed_exits import without_timed_exits
+from device_sdk.supernet.cost import PlanCost, Power
+from device_sdk.supernet.goal import Requirement
+from device_sdk.supernet.plan import Abstain, Ask, Plan
 
 _SPARED = ("latency_ms", "energy_mj", "bytes_sent")
 
@@ -71,3 +78,84 @@ class Choice:
             nearest_peak_bytes=self.cost.peak_bytes,
             hint="relax what it misses",
         )
+
+
+Column = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Plans of one kind that differ in one threshold or in their split, or a single plan."""
+
+    kind: str
+    costs: Costs
+    plan: Callable[[int], Plan]
+
+
+def swept(plan: Plan, policy: Abstain | Ask, sweep: Sweep, asking: Asking | None, power: Power | None) -> Family:
+    """``plan`` with ``policy`` at its end, at every threshold of ``sweep``."""
+
+    def at(number: int) -> Plan:
+        return replace(plan, hard=replace(policy, decider=sweep.decider(number)))
+
+    return Family(replace(plan, hard=policy).kind, sweep.costs(asking, power), at)
+
+
+def always(plan: Plan) -> Callable[[int], Plan]:
+    """The ``plan`` of a family of one."""
+    return lambda number: plan
+
+
+class Families:
+    """All plans of all families in columns: what every requirement on one network is judged by."""
+
+    def __init__(self, families: Sequence[Family]) -> None:
+        self._families = families
+        sizes = [len(family.costs.accuracy) for family in families]
+        self._starts = np.append(0, np.cumsum(sizes))
+        self.kinds = sorted({family.kind for family in families})
+        kinds = np.repeat([self.kinds.index(family.kind) for family in families], sizes)
+        self._of_kind = {kind: np.flatnonzero(kinds == number) for number, kind in enumerate(self.kinds)}
+        self._columns: dict[str, Column] = {}
+
+    @property
+    def count(self) -> int:
+        """The number of plans."""
+        return int(self._starts[-1])
+
+    def best(self, requirement: Requirement) -> dict[str, Plan]:
+        """The best plan of each kind, and under an empty name of all."""
+        excess, value = self._excess(requirement), self.column(requirement.optimise)
+        loss = np.nan_to_num(-value if requirement.optimise == "accuracy" else value, nan=math.inf)
+        latency_ms = np.nan_to_num(self.column("latency_ms"), nan=math.inf)
+        first = {kind: _first(places, excess, loss, latency_ms) for kind, places in self._of_kind.items()}
+        best = _first(np.sort(list(first.values())), excess, loss, latency_ms)
+        return {"": self._plan(best), **{kind: self._plan(place) for kind, place in first.items()}}
+
+    def column(self, name: str) -> Column:
+        """The costs of this name."""
+        if name not in self._columns:
+            self._columns[name] = np.concatenate([getattr(family.costs, name) for family in self._families])
+        return self._columns[name]
+
+    def _excess(self, requirement: Requirement) -> Column:
+        """By how much each plan breaks the limits, as the sum of relative distances."""
+        excess = np.zeros(self.count)
+        for name, limit, is_least in requirement.limits:
+            values = self.column(name)
+            broken = np.flatnonzero(~(values >= limit if is_least else values <= limit))
+            distance = np.abs(values[broken] - limit) / limit if limit else values[broken]
+            excess[broken] += np.where(np.isnan(distance), math.inf, distance)
+        return excess
+
+    def _plan(self, place: int) -> Plan:
+        number = int(np.searchsorted(self._starts, place, side="right")) - 1
+        return self._families[number].plan(place - int(self._starts[number]))
+
+
+def _first(places: npt.NDArray[np.int64], *keys: Column) -> int:
+    """The place with the least first key, of equal ones the least second, and so on."""
+    for key in keys:
+        values = key[places]
+        places = places[values == values.min()]
+    return int(places[0])

@@ -1,8 +1,4 @@
-"""Plans that are each the best on some network, for one requirement: the stored result of planning. Pure.
-
-Each plan is kept with the costs of its samples apart from the link to the server. Its cost on another network follows
-from these, without the logits that it was judged by: a plan for a network is then a comparison of a few dozen.
-"""
+"""Plans that are each the best on some network: the stored result of choosing."""
 
 from __future__ import annotations
 
@@ -14,14 +10,18 @@ from collections.abc import Callable, Iterable
 import msgspec
 import numpy as np
 
+from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import UsageError
-from device_sdk.offload.link_probe import PlannedTail
+from device_sdk.offload.link_estimate import PlannedTail
+from device_sdk.offload.packing import BITS
 from device_sdk.policies.costs.evidence import Network
 from device_sdk.policies.costs.route import Route
+from device_sdk.policies.measured_splits.decision import SplitDecision, SplitLimits, with_split
 from device_sdk.policies.planning.choice import Choice
-from device_sdk.supernet.cost import UPLINKS, PlanCost, Power, Uplink
-from device_sdk.supernet.plan import Plan, RemoteRef
-from device_sdk.supernet.requirement import Requirement
+from device_sdk.policies.splitting.path_splits import SplitCost
+from device_sdk.supernet.cost import MB, UPLINKS, PlanCost, Power, Uplink
+from device_sdk.supernet.goal import Requirement
+from device_sdk.supernet.plan import Edge, Plan, RemoteRef
 from device_sdk.supernet.supernet import Supernet
 
 FRONT_FORMAT = 1  # of what is stored
@@ -211,3 +211,63 @@ def best_on_networks(front: PlanFront, uplinks: Iterable[Uplink | None]) -> Plan
 
 def _plans(choice: Choice) -> Iterable[Plan]:
     return choice.plan, *(option.plan for option in choice.by_kind.values())
+
+
+def split_front(bundle: Bundle, decision: SplitDecision, limits: SplitLimits) -> PlanFront:
+    """The splits of ``decision`` within ``limits`` that are the fastest on some network, the deepest first.
+
+    Beside the chosen one these are the ones in the subnet's own renditions and 8 bits.
+
+    Where no server is in reach and the device does not hold the rest, the deepest is used: its fallback is the best.
+    Accuracies are measured only for the splits that are kept.
+    """
+    requirement = Requirement(optimise="latency_ms", coverage=1.0)
+    if limits.memory_mb is not None:
+        requirement = Requirement(optimise="latency_ms", peak_bytes=round(limits.memory_mb * MB))
+    own = decision.fallbacks.plan.subnet.edges
+    left = [
+        cost
+        for cost in reversed(decision.costs)
+        if limits.fits(cost) and (cost == decision.best or (_is_plain(cost, own) and cost.sends == "activations"))
+    ]
+    known = dict(decision.drops)
+    while True:
+        front = _front(bundle, decision, requirement, left)
+        kept = {offer.plan for offer in front.offers}
+        lossy = [cost for cost in left if _plan_of(bundle, decision, cost) in kept and _loses(cost, limits, known)]
+        if not lossy:
+            return front
+        left = [cost for cost in left if cost not in lossy]
+
+
+def _is_plain(cost: SplitCost, own: tuple[Edge, ...]) -> bool:
+    """True if the device's part has the subnet's own renditions, and activations are sent in 8 bits."""
+    return cost.head == own[: len(cost.head)] and set(cost.bits) <= {BITS}
+
+
+def _loses(cost: SplitCost, limits: SplitLimits, known: dict[SplitCost, float]) -> bool:
+    if limits.judge is None or limits.max_drop is None or not cost.tail:
+        return False
+    if cost not in known:
+        known[cost] = limits.judge.drop(cost)
+    return known[cost] > limits.max_drop
+
+
+def _plan_of(bundle: Bundle, decision: SplitDecision, cost: SplitCost) -> Plan:
+    return with_split(bundle, decision.fallbacks.plan, cost, decision.server, decision.fallbacks)
+
+
+def _front(bundle: Bundle, decision: SplitDecision, requirement: Requirement, costs: Iterable[SplitCost]) -> PlanFront:
+    offers = [
+        Offer(_plan_of(bundle, decision, cost), None, cost.device_bytes, 0.0, 0.0, 0.0, (_way(cost),)) for cost in costs
+    ]
+    front = PlanFront(requirement, None, decision.uplink, max(decision.best.bytes_sent, 1), 0.0, 1, tuple(offers))
+    return best_on_networks(front, [decision.uplink, None])
+
+
+def _way(cost: SplitCost) -> Way:
+    """Costs of one sample that do not depend on the network."""
+    if not cost.tail:
+        return Way(1, cost.device_ms)
+    device_ms, server_ms = cost.device_ms + cost.packing_ms, cost.server_ms + cost.unpacking_ms
+    return Way(1, device_ms, cost.bytes_sent, cost.handling_ms, server_ms)

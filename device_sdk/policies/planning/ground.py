@@ -18,11 +18,9 @@ from device_sdk.policies.deciding.router_fitting import fit_router_if_better
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import CostModel
 from device_sdk.supernet.plan import (
+    UNFITTED,
     Decider,
-    Entropy,
     ExitChoice,
-    Margin,
-    MaxConfidence,
     Plan,
     RemoteRef,
     Subnet,
@@ -30,7 +28,6 @@ from device_sdk.supernet.plan import (
 from device_sdk.supernet.supernet import Supernet
 
 _ROUTER_SAMPLES = 300  # below, a router has nothing to learn from
-UNFITTED: tuple[Decider, ...] = (MaxConfidence(0.0), Entropy(0.0), Margin(0.0))
 
 
 @dataclass(frozen=True)

@@ -1,27 +1,26 @@
-"""The judge of all proposed plans: the best one for a requirement.
-
-Exhaustive: plans that differ in a threshold alone are judged together in closed form (``threshold_sweep``), all others
-one by one. Exits with asking are optimised together too (``joint_thresholds``). The plan that wins is judged again by
-``expected_cost``. Pure.
-"""
+"""The judge of all proposed plans: the best one for a requirement, and one whose accuracy is promised."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from msgspec.structs import replace as changed
 
 from device_sdk.offload.remote_model import Privacy
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.costs.expected_cost import expected_cost, whole_route
 from device_sdk.policies.costs.route import Route
+from device_sdk.policies.deciding.thresholds import Promise
 from device_sdk.policies.joint_thresholds.plans import JointPlans
-from device_sdk.policies.planning.choice import Choice, Option
-from device_sdk.policies.planning.families import Families, Family
+from device_sdk.policies.planning.choice import Choice, Families, Family, Option
 from device_sdk.policies.planning.ground import Ground
 from device_sdk.policies.planning.proposers import PROPOSERS
 from device_sdk.supernet.cost import CostModel, Power
+from device_sdk.supernet.goal import Requirement
 from device_sdk.supernet.plan import ExitChoice, Plan, RemoteRef, Subnet
-from device_sdk.supernet.requirement import Requirement
 from device_sdk.supernet.supernet import Supernet
 
 _NEED_NO_SERVER = ("subnets", "abstain")
@@ -124,3 +123,80 @@ class Planner:
     def _option(self, plan: Plan, requirement: Requirement, network: Network | None, power: Power | None) -> Option:
         cost = expected_cost(self._supernet, plan, self._evidence, self._costs, network, power)
         return Option(plan, cost, requirement.misses(cost))
+
+
+_STEPS = 16  # accuracies between the highest possible and the promised one
+
+Tested = Callable[[Plan], tuple[int, int] | None]
+"""How many of the samples that test a plan answers, and how many of these wrongly; None where that is unknown."""
+
+
+@dataclass(frozen=True)
+class PromisedPlans:
+    """A planner that also keeps promises.
+
+    ``count``: of the samples that test; without any nothing can be promised. ``finished``: what is made of each plan
+    that is chosen; no sample may be answered otherwise by it.
+    """
+
+    planner: Planner
+    tested: Tested
+    count: int
+    finished: Callable[[Plan, Requirement], Plan] = lambda plan, requirement: plan
+
+    def best(self, requirement: Requirement, network: Network | None = None, power: Power | None = None) -> Choice:
+        """The best plan under the requirement's limits. Raises InfeasibleBudgetError, as ``Planner.best``."""
+        return self.nearest(requirement, network, power).required()
+
+    def nearest(self, requirement: Requirement, network: Network | None = None, power: Power | None = None) -> Choice:
+        """The best plan, or the one that comes nearest to the requirement, with its promise."""
+        choice = self._nearest(requirement, network, power)
+        return replace(choice, plan=self.finished(choice.plan, requirement))
+
+    def _nearest(self, requirement: Requirement, network: Network | None, power: Power | None) -> Choice:
+        accuracy, certainty = requirement.accuracy, requirement.certainty
+        if certainty is None or accuracy is None:
+            return self.planner.nearest(requirement, network, power)
+        kept: list[Choice] = []
+        choices = self._sequence(requirement, network, power)
+        for choice in choices:
+            promise = self._promise(choice, certainty)
+            if choice.misses or not promise.holds(accuracy):
+                break  # none of the following is tested: that is what the probability of all tests together rests on
+            kept.append(replace(choice, promise=promise))
+        if kept:
+            return max(kept, key=lambda one: requirement.value(one.cost))
+        promise = self._promise(choices[0], certainty)
+        misses = dict(choices[0].misses)
+        if not promise.holds(accuracy):
+            misses["accuracy"] = promise.least_accuracy
+        return replace(choices[0], misses=misses, promise=promise)
+
+    def _sequence(self, requirement: Requirement, network: Network | None, power: Power | None) -> list[Choice]:
+        """Plans by how sure they are to pass, as far as the samples that choose tell; at least one."""
+        accuracy, certainty = requirement.accuracy, requirement.certainty
+        assert accuracy is not None
+        assert certainty is not None
+        nearest = self.planner.nearest(requirement, network, power)
+        highest = self.planner.nearest(changed(requirement, optimise="accuracy"), network, power)
+        found = {choice.plan: choice for choice in (nearest, highest)}
+        for target in np.linspace(accuracy, highest.cost.accuracy or accuracy, _STEPS)[1:].tolist():
+            stricter = changed(requirement, accuracy=min(target, 1.0), certainty=None)
+            choice = self.planner.nearest(stricter, network, power)
+            found.setdefault(choice.plan, choice)
+
+        def doubt(choice: Choice) -> float:
+            answered = round(self.count * choice.cost.coverage)
+            wrong = round(answered * (1 - (choice.cost.accuracy or 0.0)))
+            return Promise(certainty, answered, wrong).doubt(accuracy)
+
+        fitting = [
+            replace(one, misses={}, by_kind=nearest.by_kind)
+            for one in found.values()
+            if not requirement.misses(one.cost)
+        ]
+        return sorted(fitting, key=doubt) or [nearest]
+
+    def _promise(self, choice: Choice, certainty: float) -> Promise:
+        answered, wrong = (self.tested(choice.plan) if self.count else None) or (0, 0)
+        return Promise(certainty, answered, wrong)

@@ -16,15 +16,12 @@ from device_sdk.data.inputs import Inputs
 from device_sdk.errors import PathweaveError, ProtocolError, TransferError
 from device_sdk.offload.client import request_overhead_bytes
 from device_sdk.offload.escalation import Escalator
-from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_calls import default_transport
-from device_sdk.offload.remote_model import Privacy, RemoteModel
-from device_sdk.offload.server_facts import measure_uplink, server_profile
-from device_sdk.offload.tail import TailClient
+from device_sdk.offload.remote_model import LogarithmicPool, Privacy, RemoteModel
+from device_sdk.offload.tail import TailClient, measure_uplink, server_profile
 from device_sdk.policies.costs.evidence import Network
 from device_sdk.policies.measured_splits.measuring import MOST_OF_A_BYTE, call_handling, codec_handling
-from device_sdk.policies.splitting.handling import Handling, ms_per_byte
-from device_sdk.policies.splitting.path_splits import split_costs
+from device_sdk.policies.splitting.path_splits import Handling, ms_per_byte, split_costs
 from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import CostModel, Uplink

@@ -12,11 +12,16 @@ import numpy.typing as npt
 
 from device_sdk.data.inputs import Inputs, as_inputs
 from device_sdk.errors import ClosedError, DataError, InputError, UsageError
-from device_sdk.execution.class_prior import corrected
+from device_sdk.execution.loaded_segments import corrected
 from device_sdk.runtimes.port import Array, LoadedStretch
-from device_sdk.search.evaluation.feature_cache import FeatureCache, Prefix
-from device_sdk.search.evaluation.prefix_tree import PrefixNode, build_tree, evaluation_cost
-from device_sdk.search.evaluation.prefix_worth import prefix_worth
+from device_sdk.search.evaluation.prefix_tree import (
+    FeatureCache,
+    Prefix,
+    PrefixNode,
+    build_tree,
+    evaluation_cost,
+    prefix_worth,
+)
 from device_sdk.search.port import EvaluationStopped, never_stop
 from device_sdk.supernet.cost import CostModel
 from device_sdk.supernet.plan import Edge, Prior, Subnet

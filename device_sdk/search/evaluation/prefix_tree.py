@@ -1,17 +1,203 @@
-"""The prefix tree: which features to keep while a group of subnets is evaluated.
-
-Pure: the evaluator executes it. A node is a prefix that several subnets share and whose output is cached; a leaf is a
-subnet. In depth-first order the live features are at most those of one chain from the root. Source: AdaptiveNet §5.2
-and Algorithm 1, BuildTree.
-"""
+"""Prefixes that subnets share: a tree of them, what each is worth keeping, and the features that are kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from device_sdk.runtimes.port import Array
 from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
+
+Prefix = tuple[Edge, ...]
+Key = tuple[int, Prefix]  # batch number, edges that the batch has run through
+
+
+@dataclass
+class _Entry:
+    features: list[Array]
+    nbytes: int
+    worth: float
+    serial: int  # marks the entry's current item in the heap; older items are stale
+    pinned: bool = False
+
+
+class FeatureCache:
+    """Holds all features that outlive one edge run.
+
+    ``kept_bytes``, the sum of the arrays' sizes, never exceeds ``cap_bytes``: entries are evicted before one is added.
+    Pinned entries are not evicted; of the others the least valuable is evicted first. An unpinned entry of value 0 is
+    dropped at once. Source: AdaptiveNet §5.2, there without persistence.
+    """
+
+    def __init__(self, cap_bytes: int) -> None:
+        self._cap_bytes = cap_bytes
+        self._entries: dict[Key, _Entry] = {}
+        self._by_worth: list[tuple[float, int, Key]] = []  # a heap with lazy deletion of stale items
+        self._serials = itertools.count()
+        self.kept_bytes = 0
+        self.peak_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: Key) -> list[Array] | None:
+        """The features cached under ``key``, or None."""
+        entry = self._entries.get(key)
+        return entry.features if entry else None
+
+    def keep(self, key: Key, features: list[Array], *, worth: float, pin: bool = False) -> bool:
+        """Cache ``features``; with ``pin`` until ``unpin``. Returns False if they do not fit.
+
+        To make room, unpinned entries of lower value are evicted; for a pinned entry, any unpinned ones.
+        """
+        entry = self._entries.get(key)
+        if entry is None:
+            nbytes = sum(feature.nbytes for feature in features)
+            if not self._make_room(nbytes, worth=None if pin else worth):
+                return False
+            entry = self._entries[key] = _Entry(features, nbytes, worth, next(self._serials))
+            self.kept_bytes += nbytes
+            self.peak_bytes = max(self.peak_bytes, self.kept_bytes)
+        entry.pinned = entry.pinned or pin
+        self._note(key, entry, worth)
+        return True
+
+    def unpin(self, key: Key) -> None:
+        """Make a pinned entry evictable."""
+        entry = self._entries[key]
+        entry.pinned = False
+        self._note(key, entry, entry.worth)
+
+    def revalue(self, worth: Callable[[Prefix], float]) -> None:
+        """Update the value of every entry, for instance at the start of a generation."""
+        self._by_worth.clear()
+        for key, entry in list(self._entries.items()):
+            self._note(key, entry, worth(key[1]))
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._entries.clear()
+        self._by_worth.clear()
+        self.kept_bytes = 0
+
+    def _note(self, key: Key, entry: _Entry, worth: float) -> None:
+        entry.worth, entry.serial = worth, next(self._serials)
+        if entry.pinned:
+            return
+        if worth > 0:
+            heapq.heappush(self._by_worth, (worth, entry.serial, key))
+        else:
+            self._drop(key)
+
+    def _make_room(self, nbytes: int, *, worth: float | None) -> bool:
+        """Evict unpinned entries until ``nbytes`` fit; if ``worth`` is given, only those of lower value."""
+        while self.kept_bytes + nbytes > self._cap_bytes and self._by_worth:
+            least, serial, key = self._by_worth[0]
+            entry = self._entries.get(key)
+            outdated = entry is None or entry.pinned or entry.serial != serial
+            if not outdated and worth is not None and least >= worth:
+                return False
+            heapq.heappop(self._by_worth)
+            if not outdated:
+                self._drop(key)
+        return self.kept_bytes + nbytes <= self._cap_bytes
+
+    def _drop(self, key: Key) -> None:
+        self.kept_bytes -= self._entries.pop(key).nbytes
+
+
+def prefix_worth(
+    children: Mapping[Subnet, float],
+    *,
+    edge_latency_ms: Callable[[Edge], float],
+    feature_bytes: Callable[[Edge], int],
+    room_bytes: int,
+) -> dict[Prefix, float]:
+    """Latency saved per byte, for the prefixes whose features are chosen for ``room_bytes`` of cache.
+
+    ``children``: expected children per parent in the next group; ``feature_bytes``: size of an edge's output. Worth =
+    predicted latency saved × probability that a child needs the feature / its bytes. Greedy: prefixes are chosen in
+    order of worth, and each choice lowers the worth of shorter and longer prefixes on its path. AdaptiveNet §5.2
+    (BuildTree) weighs by latency × share, without bytes and without this interaction.
+    """
+    stats = _prefix_stats(children, edge_latency_ms, feature_bytes)
+    kept: dict[Prefix, float] = {}
+
+    def worth(prefix: Prefix) -> float:
+        stat = stats[prefix]
+        below = _kept_below(prefix, kept)
+        saved_ms = stat.latency_ms - (stats[below].latency_ms if below else 0.0)
+        return saved_ms * stat.needed / stat.nbytes
+
+    queue = [(-stat.latency_ms * stat.needed / stat.nbytes, prefix) for prefix, stat in stats.items()]
+    heapq.heapify(queue)
+    while queue:
+        _, prefix = heapq.heappop(queue)
+        if stats[prefix].nbytes > room_bytes:
+            continue
+        now = worth(prefix)
+        if queue and -now > queue[0][0]:  # its worth fell since it was queued: queue it again
+            heapq.heappush(queue, (-now, prefix))
+            continue
+        if now <= 0:
+            break
+        kept[prefix] = now
+        room_bytes -= stats[prefix].nbytes
+        _serve(prefix, stats, kept)
+    return kept
+
+
+@dataclass
+class _PrefixStats:
+    latency_ms: float
+    nbytes: int
+    users: float = 0.0  # expected children that share at least this prefix and start from no longer one
+
+    @property
+    def needed(self) -> float:
+        """Probability of at least one such child (Poisson)."""
+        return -math.expm1(-self.users)
+
+
+def _prefix_stats(
+    children: Mapping[Subnet, float],
+    edge_latency_ms: Callable[[Edge], float],
+    feature_bytes: Callable[[Edge], int],
+) -> dict[Prefix, _PrefixStats]:
+    """The proper prefixes of the parents."""
+    stats: dict[Prefix, _PrefixStats] = {}
+    for parent, count in children.items():
+        latency_ms = 0.0
+        for length in range(1, len(parent.edges)):
+            edge = parent.edges[length - 1]
+            latency_ms += edge_latency_ms(edge)
+            prefix = parent.edges[:length]
+            if prefix not in stats:
+                stats[prefix] = _PrefixStats(latency_ms, feature_bytes(edge))
+            stats[prefix].users += count * (1 - length / len(parent.edges))
+    return stats
+
+
+def _kept_below(prefix: Prefix, kept: Mapping[Prefix, float]) -> Prefix:
+    """The longest chosen prefix that is shorter than ``prefix``."""
+    for length in range(len(prefix) - 1, 0, -1):
+        if prefix[:length] in kept:
+            return prefix[:length]
+    return ()
+
+
+def _serve(prefix: Prefix, stats: Mapping[Prefix, _PrefixStats], kept: Mapping[Prefix, float]) -> None:
+    """Children that start from ``prefix`` no longer use shorter prefixes, down to the next chosen one."""
+    served = stats[prefix].users
+    for length in range(len(prefix) - 1, 0, -1):
+        shorter = stats[prefix[:length]]
+        shorter.users = max(shorter.users - served, 0.0)
+        if prefix[:length] in kept:
+            return
 
 
 @dataclass(frozen=True)

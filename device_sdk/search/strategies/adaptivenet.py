@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from device_sdk.errors import UsageError
 from device_sdk.progress import Task
-from device_sdk.search.feasibility import require_feasible
-from device_sdk.search.nearby import Neighbourhood, nearby_init, nearby_mutate
+from device_sdk.search.nearby import Neighbourhood, nearby_init, nearby_mutate, require_feasible
 from device_sdk.search.port import SearchProblem, SearchResult
-from device_sdk.search.run import SearchRun
+from device_sdk.search.race import SearchRun
 from device_sdk.supernet.plan import Subnet
 
 _TRIES_PER_CHILD = 10

@@ -16,13 +16,10 @@ import numpy.typing as npt
 from device_sdk.errors import UsageError
 from device_sdk.progress import Task
 from device_sdk.search.additive import AdditiveModel, Belief, log_odds
-from device_sdk.search.expectation import expected_accuracies
-from device_sdk.search.feasibility import require_feasible
-from device_sdk.search.nearby import LISTING_LIMIT, Neighbourhood, nearby_mutate, within_budget
-from device_sdk.search.pareto import best_path
+from device_sdk.search.expectation import best_path, expected_accuracies
+from device_sdk.search.nearby import LISTING_LIMIT, Neighbourhood, nearby_mutate, require_feasible, within_budget
 from device_sdk.search.port import SearchProblem, SearchResult
-from device_sdk.search.race import Race
-from device_sdk.search.run import SearchRun
+from device_sdk.search.race import Race, SearchRun
 from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.paths import subnet_count
 from device_sdk.supernet.plan import Subnet

@@ -2,7 +2,7 @@
 
 Residual networks often tolerate the removal of a block. Useless skips are dropped by the fit before the training
 (``packager/fitting``). In models with cut points of several tensors, which are not fitted, they are dropped after it
-(``packager/training/usefulness.py``).
+(``packager/training/range_accuracy.py``).
 """
 
 from __future__ import annotations

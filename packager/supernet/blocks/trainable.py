@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.flop_counter import FlopCounterMode
 
-from device_sdk.supernet.blocks import Block, BlockKind, Rendition, TensorSpec
+from device_sdk.supernet.blocks import ORIGINAL, Block, BlockKind, Rendition, TensorSpec, kind_named
 from packager.tracing.traced_model import Feature, parameter_count, tensors_of
 
 
@@ -25,7 +27,7 @@ class TrainableBlock:
     id: str
     start: int
     end: int
-    kind: BlockKind
+    kind: str
     module: nn.Module
     macs: int
     copied_from: str | None = None
@@ -39,6 +41,11 @@ class TrainableBlock:
     def parameters(self) -> int:
         """Number of parameters."""
         return parameter_count(self.module)
+
+    @property
+    def properties(self) -> BlockKind:
+        """The properties of its kind."""
+        return kind_named(self.kind)
 
     def described(self, renditions: Sequence[Rendition], *, distillation_error: float | None = None) -> Block:
         """The block as stored in the manifest."""
@@ -70,7 +77,7 @@ def original_block(
     read = [spec for position in (*taps, index) for spec in cuts[position]]
     macs = count_macs(module, *(spec.shape for spec in read), dtype=read[-1].dtype)
     return TrainableBlock(
-        id=f"o{index}", start=index, end=index + 1, kind="original", module=module, macs=macs, taps=taps
+        id=f"o{index}", start=index, end=index + 1, kind=ORIGINAL, module=module, macs=macs, taps=taps
     )
 
 
@@ -84,6 +91,27 @@ def evaluated(module: nn.Module) -> Iterator[None]:
             yield
     finally:
         module.train(training)
+
+
+def norms(module: nn.Module) -> list[_BatchNorm]:
+    """The batch-norms that keep running statistics."""
+    return [part for part in module.modules() if isinstance(part, _BatchNorm) and part.track_running_stats]
+
+
+@contextlib.contextmanager
+def averaging(layers: Iterable[_BatchNorm]) -> Iterator[None]:
+    """Inside the context, the running statistics of ``layers`` are the means over all batches; afterwards they stay."""
+    momenta = {layer: layer.momentum for layer in layers}
+    for layer in momenta:
+        layer.reset_running_stats()
+        layer.momentum = None  # torch: the mean of all batches since
+        layer.train()
+    try:
+        yield
+    finally:
+        for layer, momentum in momenta.items():
+            layer.momentum = momentum
+            layer.eval()
 
 
 def count_macs(module: nn.Module, *shapes: tuple[int, ...], dtype: str = "float32") -> int:
@@ -117,3 +145,20 @@ def listed(starts: Iterable[int]) -> str:
     """Blocks by their start cut points, for a note: ``block 3``, ``blocks 1, 2, 5``."""
     numbers = sorted(starts)
     return f"block{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def tuned_blocks(originals: Sequence[TrainableBlock], *, count: int) -> AddedBlocks:
+    """A block ``c<start>`` for each of the last ``count`` originals, a copy of it. Stem and head may be among them.
+
+    In the manifest they are shrunk blocks that keep all channels: readers before format 1.5 refuse kinds that they do
+    not know (docs/adr/0051). Later ones would take a kind of their own.
+    """
+    chosen = originals[max(0, len(originals) - count) :] if count else ()
+    return AddedBlocks(
+        tuple(
+            replace(
+                block, id=f"c{block.start}", kind="shrunk", module=copy.deepcopy(block.module), copied_from=block.id
+            )
+            for block in chosen
+        )
+    )

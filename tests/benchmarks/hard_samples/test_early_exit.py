@@ -6,8 +6,8 @@ import pytest
 from benchmarks.hard_samples.early_exit import KINDS, best_of, promised, savings
 from device_sdk.policies.planning.choice import Option
 from device_sdk.supernet.cost import PlanCost
+from device_sdk.supernet.goal import Requirement
 from device_sdk.supernet.plan import Edge, Plan, Subnet
-from device_sdk.supernet.requirement import Requirement
 
 OLD, NEW = (Plan(Subnet((Edge(name),))) for name in ("old", "new"))
 MS = {OLD: np.full(100, 4.0), NEW: np.where(np.arange(100) < 50, 1.0, 5.0)}

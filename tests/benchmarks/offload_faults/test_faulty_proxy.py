@@ -13,8 +13,8 @@ import pytest
 
 from benchmarks.offload_faults.faulty_proxy import FaultyProxy, faulty_proxy
 from device_sdk.data.preprocessing import Preprocessing
-from device_sdk.offload.circuit_breaker import CircuitBreaker
 from device_sdk.offload.escalation import Escalator
+from device_sdk.offload.remote_calls import CircuitBreaker
 from device_sdk.offload.remote_model import RemoteModel
 
 ROOT = Path(__file__).parents[3]

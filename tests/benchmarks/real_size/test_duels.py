@@ -3,12 +3,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.real_size.choice import Chosen
 from benchmarks.real_size.duels import Duel, figures_of, row_of
 from benchmarks.real_size.rivals import Rival, RivalName, best_rival
-from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.policies.found import Found
+from device_sdk.policies.planning.choice import Choice
+from device_sdk.supernet.cost import PlanCost
+from device_sdk.supernet.goal import Goal
+from device_sdk.supernet.plan import Edge, Plan, Subnet
 
-CHOSEN = Chosen(Subnet((Edge("o0"),)), 10, 1.0)
+COST = PlanCost(accuracy=0.9, latency_ms=1.0, p95_latency_ms=1.0, bytes_sent=0.0, peak_bytes=0)
+CHOSEN = Found(choice=Choice(Plan(Subnet((Edge("o0"),))), COST, {}, 10), goal=Goal(), seconds=1.0)
 
 
 def right(share: float) -> np.ndarray:

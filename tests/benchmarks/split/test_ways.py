@@ -5,7 +5,7 @@ import pytest
 from benchmarks.split.ways import DEVICE, JPEGS, MIXED, OURS, RAW, Known, Way, plan_of, way_of
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.policies.measured_splits.decision import choose
-from device_sdk.policies.splitting.handling import JpegCoding
+from device_sdk.policies.splitting.path_splits import JpegCoding
 from device_sdk.signing.signatures import new_key_pair
 from device_sdk.supernet.cost import CostModel, EdgeCost, Uplink
 from device_sdk.supernet.plan import Plan

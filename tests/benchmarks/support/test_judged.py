@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.support.judged import Loaded, answered_rightly, measured_ratios
 from benchmarks.support.paired import bootstrap_points
 from device_sdk.data.inputs import PreparedInputs
-from device_sdk.runtimes.stop_signal import StopSignal
+from device_sdk.runtimes.port import StopSignal
 
 
 class Brightest:

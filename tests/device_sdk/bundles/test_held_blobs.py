@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from device_sdk.bundles.held_blobs import HeldBlobs
+from device_sdk.bundles.held_part import HeldBlobs
 from device_sdk.errors import BlobError
 
 

@@ -13,8 +13,7 @@ from device_sdk.bundles.hybrid_pairs import hybrid_plan, require_pair
 from device_sdk.bundles.manifest import Hybrid, encode_manifest
 from device_sdk.bundles.manifest_reading import decode_manifest
 from device_sdk.errors import BundleError, ManifestError
-from device_sdk.supernet.plan import Ask, Entropy, Plan, RemoteRef
-from device_sdk.supernet.plan_json import encode_plan
+from device_sdk.supernet.plan import Ask, Entropy, Plan, RemoteRef, encode_plan
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ def test_unknown_fields_are_ignored_at_every_depth(manifest, bundle):
         (("version",), 1.5),
         (("name",), None),
         (("blocks",), {}),
-        (("blocks", 0, "kind"), "grown"),
+        (("blocks", 0, "kind"), 7),
         (("task", "kind"), "telepathy"),
         (("cut_points", 0, "tensors", 0, "shape"), ["batch", 3]),
         (("cut_points", 0, "tensors", 0, "shape"), [3, 0, 3]),
@@ -104,6 +104,12 @@ def test_a_value_of_the_wrong_type_or_range_is_refused_with_its_place(manifest, 
     parent[last] = value
     with pytest.raises(ManifestError, match=rf"breaks the schema: .*\$.{path[0]}"):
         decode(manifest)
+
+
+def test_a_block_of_an_unknown_kind_is_read(manifest):
+    for block in manifest["blocks"][5:]:
+        block["kind"] = "grown"
+    assert {block.kind for block in decode(manifest).blocks} == {"original", "grown"}
 
 
 @pytest.mark.parametrize("version", ["2.0", "2", "0.9", "11.0", "", "one", "１.0"])

@@ -17,8 +17,8 @@ from device_sdk.supernet.plan import (
     Plan,
     RemoteRef,
     Subnet,
+    decode_plan,
 )
-from device_sdk.supernet.plan_json import decode_plan
 from pathweave.cli import main
 
 

@@ -33,6 +33,21 @@ def test_a_subset_has_the_samples_in_its_order(images):
     assert np.array_equal(chosen.take(np.array([1])), inputs.take(np.array([1])))
 
 
+def test_a_subset_takes_no_image_before_its_batch(images):
+    class Photographs(list):
+        taken = 0
+
+        def __getitem__(self, at):
+            self.taken += 1
+            return super().__getitem__(at)
+
+    photographs = Photographs(images)
+    chosen = RawInputs(photographs, PREPROCESSING, SHAPE).subset(np.array([2, 1, 0])).subset(np.array([0, 1]))
+    assert photographs.taken == 0
+    assert np.array_equal(chosen.take(np.array([0])), prepare(images[2], PREPROCESSING, input_shape=SHAPE))
+    assert photographs.taken == 1
+
+
 def test_images_of_another_size_are_refused_where_nothing_resizes(images):
     exact = Preprocessing(scale=1.0, mean=(0.0,) * 3, std=(1.0,) * 3)
     with pytest.raises(InputError, match="expected images of height, width, channels"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from device_sdk.data.jpeg import MAX_SIDE, decode_jpeg, encode_all, encode_jpeg, jpeg_size
+from device_sdk.data.image_files import MAX_SIDE, decode_jpeg, encode_all, encode_jpeg, jpeg_size
 from device_sdk.errors import InputError, UsageError
 
 smooth = np.add.outer(np.arange(40), np.arange(56)).astype(np.uint8)[..., np.newaxis]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from device_sdk.data.views import VIEWS, views
+from device_sdk.data.inputs import VIEWS, views
 
 SAMPLES = np.random.default_rng(0).normal(size=(3, 2, 32, 33)).astype(np.float32)
 

@@ -153,7 +153,7 @@ def test_a_full_disk_is_one_clear_error_and_frees_what_was_written(tmp_path):
     """A limit on the size of files stands in for the full disk."""
     script = (
         "import resource, signal, sys; from pathlib import Path\n"
-        "from device_sdk.delivery.blob_writer import BlobWriter; from device_sdk.errors import StorageError\n"
+        "from device_sdk.delivery.blobs import BlobWriter; from device_sdk.errors import StorageError\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "folder = Path(sys.argv[1])\n"

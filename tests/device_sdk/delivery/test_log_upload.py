@@ -7,7 +7,7 @@ import pytest
 
 from device_sdk.delivery.log_upload import BODY_MAX_BYTES, LINE_MAX_BYTES, UploadResult, upload_log
 from device_sdk.errors import ProtocolError, RefusedError, TransferError, UsageError
-from device_sdk.files.untrusted_json import decode_json
+from device_sdk.files.atomic import decode_json
 from device_sdk.logs.adaptation_log import AdaptationLog, LogLine, Opened
 from device_sdk.transports import make_transport
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.delivery.ranges import next_step, request_headers, strong_etag
+from device_sdk.delivery.blobs import next_step, request_headers, strong_etag
 
 POSITIONS = st.integers(1, 10**12)
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.delivery.collection import collect
-from device_sdk.delivery.store import BundleStore
+from device_sdk.delivery.store import BundleStore, collect
 from device_sdk.errors import BundleError, UsageError
 
 DATA = b"a blob"

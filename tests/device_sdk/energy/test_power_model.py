@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from device_sdk.energy.power_model import PowerModel
+from device_sdk.energy.port import PowerModel
 from device_sdk.errors import UsageError
 
 

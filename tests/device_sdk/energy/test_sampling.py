@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.energy.sampling import MeanPower, measure_by_sampling
+from device_sdk.energy.port import MeanPower, measure_by_sampling
 
 steps_s = st.floats(0.001, 100)
 powers_w = st.floats(0, 1000)

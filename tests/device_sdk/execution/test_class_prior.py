@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import UsageError
-from device_sdk.execution.class_prior import corrected, logit_offsets
-from device_sdk.execution.deciders import confidence
+from device_sdk.execution.loaded_segments import corrected, logit_offsets
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.costs.answers import answer_everywhere
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.samples import SampleChecker
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.goal import Goal
-from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice, Plan, Prior
-from device_sdk.supernet.plan_json import decode_plan, encode_plan
+from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice, Plan, Prior, decode_plan, encode_plan
 
 PRIOR = Prior((0.5, -2.0, 1.0), temperature=2.0)
 EXITS = ("x1-pooled", "x2-pooled", "x3-pooled")
@@ -77,7 +76,7 @@ def test_answers_by_a_deadline_are_corrected_too(workspace, tensor):
 
 
 def _never():
-    from device_sdk.runtimes.stop_signal import StopSignal
+    from device_sdk.runtimes.port import StopSignal
 
     return StopSignal()
 

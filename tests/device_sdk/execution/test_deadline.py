@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.execution.deadline import answer_times_ms, last_in_time, slowness
-from device_sdk.execution.step_times import KEPT_RUNS, StepTimes
+from device_sdk.execution.stepped_plan import KEPT_RUNS, StepTimes, answer_times_ms, last_in_time, slowness
 
 TYPICAL = [1.0, 2.0, 4.0]
 steps = st.lists(st.floats(0.1, 100), min_size=3, max_size=3)

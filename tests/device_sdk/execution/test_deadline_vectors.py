@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from device_sdk.execution.deadline import last_in_time
+from device_sdk.execution.stepped_plan import last_in_time
 from tests.contract.agreement import differences_from_frozen
 
 CONTRACT = Path(__file__).parents[2] / "contract"

@@ -6,15 +6,15 @@ import pytest
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import UsageError
-from device_sdk.execution.deciders import confidence
-from device_sdk.execution.loaded_plan import AFTER_FAILURE, AT_END, AT_SERVER, UNANSWERED, LoadedPlan
+from device_sdk.execution.loaded_plan import LoadedPlan
+from device_sdk.execution.outcome import AFTER_FAILURE, AT_END, AT_SERVER, UNANSWERED
 from device_sdk.execution.paging import least_memory_cap_bytes
 from device_sdk.execution.plan_segments import segments
 from device_sdk.fragments.composition import Stretch
 from device_sdk.profiling.plans import mean_latencies_ms
 from device_sdk.runtimes import OnnxRuntime
-from device_sdk.runtimes.port import Array, LoadedStretch
-from device_sdk.runtimes.stop_signal import StopSignal
+from device_sdk.runtimes.port import Array, LoadedStretch, StopSignal
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.plan import (
     ANY_SERVER,
     UNREACHABLE_CONFIDENCE,

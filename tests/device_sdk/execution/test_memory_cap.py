@@ -5,10 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from device_sdk.execution.memory_cap import MemoryCap, PlanRetired
-from device_sdk.execution.pager import Page, PagedStretch, Pager
-from device_sdk.execution.paging_plan import Footprint
-from device_sdk.execution.running_calls import RunningCalls
+from device_sdk.execution.pager import Footprint, Page, PagedStretch, Pager
+from device_sdk.execution.running_calls import MemoryCap, PlanRetired, RunningCalls
 
 PATIENCE_S = 10.0
 

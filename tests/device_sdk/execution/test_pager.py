@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import BlobError, RuntimeFailedError
-from device_sdk.execution.pager import Page, PagedStretch, Pager
-from device_sdk.execution.paging_plan import Footprint
+from device_sdk.execution.pager import Footprint, Page, PagedStretch, Pager
 
 PATIENCE_S = 20.0
 

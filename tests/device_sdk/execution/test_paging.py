@@ -12,7 +12,8 @@ import pytest
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import BlobError, BudgetError, RuntimeFailedError
-from device_sdk.execution.loaded_plan import AFTER_FAILURE, LoadedPlan
+from device_sdk.execution.loaded_plan import LoadedPlan
+from device_sdk.execution.outcome import AFTER_FAILURE
 from device_sdk.execution.paging import PagedEdges, largest_batch, least_memory_cap_bytes
 from device_sdk.execution.plan_segments import segments
 from device_sdk.runtimes import OnnxRuntime
@@ -188,7 +189,7 @@ import numpy as np
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.supernet.plan import Plan
-from device_sdk.profiling.memory import peak_during
+from device_sdk.profiling.stretches import peak_during
 from device_sdk.runtimes import OnnxRuntime
 
 folder, cap_bytes = sys.argv[1], int(sys.argv[2]) or None

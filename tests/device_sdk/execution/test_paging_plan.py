@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from device_sdk.errors import BudgetError
-from device_sdk.execution.paging_plan import Piece, footprint, least_cap_bytes, leaves_first, pages
+from device_sdk.execution.pager import Piece, footprint, least_cap_bytes, leaves_first, pages
 from device_sdk.supernet.plan import Edge
 
 MB = 1_000_000

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.golden import golden_inputs, matches, sample_outputs
+from device_sdk.bundles.runnable import golden_inputs, matches, sample_outputs
 from device_sdk.errors import SelfTestError
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace

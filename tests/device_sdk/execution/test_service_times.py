@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from device_sdk.execution.service_times import KEPT, ServiceTimes
+from device_sdk.execution.running_calls import KEPT, ServiceTimes
 
 
 @pytest.fixture

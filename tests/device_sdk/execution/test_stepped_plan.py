@@ -5,12 +5,12 @@ import threading
 import numpy as np
 import pytest
 
-from device_sdk.execution.deciders import confidence
 from device_sdk.execution.loaded_plan import LoadedPlan
-from device_sdk.execution.memory_cap import PlanRetired
+from device_sdk.execution.running_calls import PlanRetired
 from device_sdk.runtimes import OnnxRuntime
-from device_sdk.runtimes.stop_signal import StopSignal
+from device_sdk.runtimes.port import StopSignal
 from device_sdk.session.samples import SampleChecker
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice, Plan
 
 EXITS = ("x1-pooled", "x2-pooled", "x3-pooled")

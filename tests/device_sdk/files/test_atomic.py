@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.errors import StorageError
-from device_sdk.files.atomic import remove_temporaries, storage_errors, write_atomically, write_if_changed
-from device_sdk.files.writers import unique
+from device_sdk.files.atomic import remove_temporaries, storage_errors, unique, write_atomically, write_if_changed
 
 ROOT = Path(__file__).parents[3]
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.golden import golden_inputs
+from device_sdk.bundles.runnable import golden_inputs
 from device_sdk.errors import CompositionError, RuntimeFailedError
 from device_sdk.fragments import protobuf
 from device_sdk.fragments.composition import Stretch, compose

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from device_sdk.errors import CompositionError
 from device_sdk.fragments import sizes
 from device_sdk.fragments.composition import Stretch, compose, read_fragments
-from device_sdk.fragments.known_values import UndeterminedError
 from device_sdk.fragments.operators import OPERATORS
-from device_sdk.fragments.shape_rules import infer
+from device_sdk.fragments.shape_rules import UndeterminedError, infer
 from device_sdk.fragments.sizes import MIN_LIMIT_ELEMENTS, check_sizes
 from device_sdk.supernet.blocks import TensorSpec
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from device_sdk.errors import InfeasibleBudgetError, RuntimeFailedError
-from device_sdk.live.background_search import BackgroundSearch
+from device_sdk.live.pool_search import BackgroundSearch
 from device_sdk.search.port import Candidate
 from device_sdk.supernet.cost import Budget, Cost
 from device_sdk.supernet.plan import Edge, Plan, Subnet

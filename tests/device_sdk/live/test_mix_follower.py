@@ -7,8 +7,7 @@ import tracemalloc
 import numpy as np
 
 from device_sdk.errors import StorageError
-from device_sdk.live.mix_follower import MixFollower
-from device_sdk.live.running_mix import MixSettings
+from device_sdk.live.mix_follower import MixFollower, MixSettings
 from device_sdk.supernet.plan import Prior
 
 SETTINGS = MixSettings(window=100, least_answers=40)

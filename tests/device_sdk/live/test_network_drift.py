@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from device_sdk.live.network_drift import DriftSettings, NetworkDrift
+from device_sdk.live.network_follower import DriftSettings, NetworkDrift
 from device_sdk.supernet.cost import Uplink
 
 PLANNED, SLOW = Uplink(10.0, 20.0), Uplink(0.2, 80.0)

@@ -6,8 +6,7 @@ import pytest
 
 from device_sdk.execution.plan_in_use import Active, PlanInUse
 from device_sdk.execution.workspace import Workspace
-from device_sdk.live.network_drift import DriftSettings, NetworkDrift
-from device_sdk.live.network_follower import NetworkFollower
+from device_sdk.live.network_follower import DriftSettings, NetworkDrift, NetworkFollower
 from device_sdk.offload.link_estimate import LinkEstimate
 from device_sdk.supernet.cost import Uplink
 from device_sdk.supernet.plan import Abstain, MaxConfidence, Plan, RemoteRef, Split

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from device_sdk.live.running_mix import MixSettings, RunningMix
+from device_sdk.live.mix_follower import MixSettings, RunningMix
 from device_sdk.supernet.plan import Prior
 
 CLASSES = 10

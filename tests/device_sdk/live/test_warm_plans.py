@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from device_sdk.execution.loaded_plan import LoadedPlan
-from device_sdk.live.warm_plans import PreparedPlan, WarmPlans
+from device_sdk.live.live_update import PreparedPlan, WarmPlans
 from device_sdk.search.port import Candidate
 from device_sdk.supernet.cost import Cost
 from device_sdk.supernet.plan import ANY_SERVER, Ask, Edge, MaxConfidence, Plan, Subnet

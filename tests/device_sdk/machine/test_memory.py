@@ -5,8 +5,14 @@ import os
 
 import pytest
 
-from device_sdk.machine import mapped_bytes, memory_bytes, peak_resident_bytes, resident_bytes
-from device_sdk.machine.memory import machine_bytes, memory_groups
+from device_sdk.machine import (
+    machine_bytes,
+    mapped_bytes,
+    memory_bytes,
+    memory_groups,
+    peak_resident_bytes,
+    resident_bytes,
+)
 
 linux = pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs Linux")
 

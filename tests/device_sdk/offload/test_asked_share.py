@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import UsageError
-from device_sdk.execution.deciders import confidence, hard
-from device_sdk.offload.asked_share import AskedShare
-from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.offload.remote_model import AskedShare, RemoteModel
+from device_sdk.supernet.deciders.port import confidence, hard
 from device_sdk.supernet.plan import MaxConfidence
 
 DECIDER = MaxConfidence(0.5)

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.offload.circuit_breaker import CircuitBreaker
+from device_sdk.offload.remote_calls import CircuitBreaker
 
 
 class Clock:

@@ -12,9 +12,8 @@ import pytest
 
 from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.errors import TransferError, UsageError
-from device_sdk.offload.circuit_breaker import CircuitBreaker
 from device_sdk.offload.escalation import Escalator
-from device_sdk.offload.remote_calls import MAX_UNDER_WAY, RemoteReply
+from device_sdk.offload.remote_calls import MAX_UNDER_WAY, CircuitBreaker, RemoteReply
 from device_sdk.offload.remote_model import RemoteModel
 
 CLASSES = ("red", "green", "blue")

@@ -8,7 +8,7 @@ import pytest
 from device_sdk.bundles.hybrid import path_digest
 from device_sdk.bundles.manifest import Hybrid
 from device_sdk.errors import UsageError
-from device_sdk.offload.named_path import MAX_NAME, bundle_of, named_path, path_model
+from device_sdk.offload.remote_model import MAX_NAME, bundle_of, named_path, path_model
 
 
 def test_a_written_name_is_read(bundle, all_subnets):

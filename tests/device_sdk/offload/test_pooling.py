@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import UsageError
-from device_sdk.offload.pooling import LogarithmicPool
+from device_sdk.offload.remote_model import LogarithmicPool
 
 
 def test_pooled_answers_are_the_product_of_powers_of_both_distributions():

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from device_sdk.policies.class_mix import LEAST_SAMPLES, find_prior, fit_temperature
+from device_sdk.policies.gathering import LEAST_SAMPLES, find_prior, fit_temperature
 from device_sdk.supernet.plan import MOST_LOG_RATIO, Prior
 
 CLASSES = 10

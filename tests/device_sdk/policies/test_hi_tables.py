@@ -16,8 +16,8 @@ from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.planning.planner import Planner
 from device_sdk.supernet.blocks import Block, CutPoint, Golden, Rendition, TensorSpec
 from device_sdk.supernet.cost import CostModel, EdgeCost, Power, Uplink
+from device_sdk.supernet.goal import Requirement
 from device_sdk.supernet.plan import Ask, Edge, Plan, RemoteRef, Subnet
-from device_sdk.supernet.requirement import Requirement
 from device_sdk.supernet.supernet import Supernet
 
 COUNT, CLASSES = 4000, 10

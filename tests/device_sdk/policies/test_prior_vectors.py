@@ -6,8 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from device_sdk.supernet.plan import Prior
-from device_sdk.supernet.plan_json import decode_plan
+from device_sdk.supernet.plan import Prior, decode_plan
 from tests.contract.agreement import differences_from_frozen
 
 CONTRACT = Path(__file__).parents[2] / "contract"

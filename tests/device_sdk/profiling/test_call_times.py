@@ -8,7 +8,7 @@ import pytest
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.costs.evidence import Evidence
 from device_sdk.policies.costs.expected_cost import expected_cost
-from device_sdk.profiling.call_times import CallTimes, call_times
+from device_sdk.profiling.plans import CallTimes, call_times
 from device_sdk.profiling.profile import profile
 from device_sdk.profiling.stretches import Timing
 from device_sdk.progress import SilentProgress

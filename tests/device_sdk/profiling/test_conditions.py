@@ -5,7 +5,7 @@ import os
 import pytest
 
 from device_sdk.machine import usable_cores
-from device_sdk.profiling.conditions import Conditions, current_conditions, device_identity, driver, power_mode
+from device_sdk.profiling.timing import Conditions, current_conditions, device_identity, driver, power_mode
 
 NVPMODEL_CONF = """
 < PARAM TYPE=FILE NAME=CPU_ONLINE >

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from device_sdk.machine import resident_bytes
-from device_sdk.profiling.memory import peak_during
+from device_sdk.profiling.stretches import peak_during
 
 MB = 1_000_000
 

@@ -7,12 +7,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from device_sdk.bundles.golden import golden_inputs
+from device_sdk.bundles.runnable import golden_inputs
 from device_sdk.errors import MeasurementError, RuntimeFailedError, UsageError
 from device_sdk.execution.workspace import Workspace
-from device_sdk.profiling.conditions import current_conditions
 from device_sdk.profiling.profile import FORMAT, Profile, measure_subnets, profile
 from device_sdk.profiling.stretches import Timing
+from device_sdk.profiling.timing import current_conditions
 from device_sdk.progress import SilentProgress
 from device_sdk.supernet.plan import Edge, ExitChoice, Subnet
 

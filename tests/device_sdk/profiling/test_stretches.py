@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import BlobError
-from device_sdk.execution.paging_plan import SESSION_BYTES, Footprint, all_stay
+from device_sdk.execution.pager import SESSION_BYTES, Footprint, all_stay
 from device_sdk.execution.workspace import Workspace
 from device_sdk.profiling.stretches import GROUP_BYTES, Part, Timing, groups, groups_that_stay, measure_parts
 from device_sdk.supernet.cost import MB

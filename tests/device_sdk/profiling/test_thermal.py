@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from device_sdk.profiling.thermal import Thermal, read_thermal
+from device_sdk.profiling.timing import Thermal, read_thermal
 
 
 @pytest.fixture

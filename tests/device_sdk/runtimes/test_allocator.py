@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from device_sdk.machine import resident_bytes
-from device_sdk.runtimes.allocator import give_back_freed_memory, keep_one_heap
+from device_sdk.runtimes.onnx_runtime import give_back_freed_memory, keep_one_heap
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be asked for what was freed")

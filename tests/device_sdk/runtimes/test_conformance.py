@@ -9,7 +9,7 @@ import pytest
 
 from device_sdk.errors import CompositionError, MissingExtraError, RuntimeFailedError, UsageError
 from device_sdk.runtimes import RUNTIMES, make_runtime
-from device_sdk.runtimes.stop_signal import StopSignal
+from device_sdk.runtimes.port import StopSignal
 
 WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3)
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from device_sdk.runtimes.stop_signal import StopSignal
+from device_sdk.runtimes.port import StopSignal
 from device_sdk.supernet.blocks import TensorSpec
 
 

@@ -5,7 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from device_sdk.errors import InfeasibleBudgetError
-from device_sdk.search.feasibility import fastest_within, require_feasible, smallest_subnet
+from device_sdk.search.nearby import fastest_within, require_feasible, smallest_subnet
 from device_sdk.supernet.cost import MB, Budget, CostModel, EdgeCost
 
 limits_mb = st.integers(1, 120)

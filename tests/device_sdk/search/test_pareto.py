@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.search.pareto import FRONT_LIMIT, ParetoPaths, best_path
+from device_sdk.search.expectation import FRONT_LIMIT, ParetoPaths, best_path
 from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.supernet import Supernet
 

@@ -4,8 +4,7 @@ import pytest
 
 from device_sdk.random_source import SplitMix64
 from device_sdk.search.port import EvaluationStopped
-from device_sdk.search.race import Race
-from device_sdk.search.run import SearchRun
+from device_sdk.search.race import Race, SearchRun
 from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.paths import sample_uniformly
 

@@ -20,7 +20,7 @@ from device_sdk.errors import (
     UsageError,
 )
 from device_sdk.logs.adaptation_log import Adapted, Infeasible, Opened, PlanChosen, PriorChanged, read_log
-from device_sdk.policies.exits.timed_exits import without_timed_exits
+from device_sdk.policies.exits.placed_exits import without_timed_exits
 from device_sdk.policies.gathering import AdaptationSettings
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.device_state import DeviceState

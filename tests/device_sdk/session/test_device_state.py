@@ -10,8 +10,8 @@ import pytest
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import StorageError
-from device_sdk.profiling.conditions import current_conditions
 from device_sdk.profiling.profile import FORMAT
+from device_sdk.profiling.timing import current_conditions
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.device_state import DeviceState, default_state_folder
 from device_sdk.supernet.plan import ANY_SERVER, Ask, Edge, MaxConfidence, Plan, Subnet

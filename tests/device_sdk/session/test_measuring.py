@@ -12,8 +12,8 @@ import pytest
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import BudgetError
+from device_sdk.execution.pager import LOADING_FACTOR, RESIDENT_FACTOR, SESSION_BYTES
 from device_sdk.execution.paging import least_memory_cap_bytes
-from device_sdk.execution.paging_plan import LOADING_FACTOR, RESIDENT_FACTOR, SESSION_BYTES
 from device_sdk.execution.plan_in_use import Active, PlanInUse
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
@@ -209,7 +209,7 @@ import numpy as np
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.goal import Goal
-from device_sdk.profiling.memory import peak_during
+from device_sdk.profiling.stretches import peak_during
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 

@@ -8,7 +8,7 @@ import pytest
 from device_sdk.errors import BlobError, RuntimeFailedError, SelfTestError
 from device_sdk.execution.guarded_self_test import SelfTestAbortedError
 from device_sdk.session.device_state import DeviceState
-from device_sdk.session.self_testing import STRIKES, ensure_self_tested
+from device_sdk.session.opening import STRIKES, ensure_self_tested
 
 
 @pytest.fixture

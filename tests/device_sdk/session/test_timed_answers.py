@@ -15,10 +15,10 @@ from device_sdk.errors import (
     UsageError,
 )
 from device_sdk.execution.plan_in_use import Active
-from device_sdk.execution.service_times import ServiceTimes
-from device_sdk.runtimes.stop_signal import StopSignal
+from device_sdk.execution.running_calls import ServiceTimes
+from device_sdk.runtimes.port import StopSignal
 from device_sdk.session.adaptive_model import AdaptiveModel
-from device_sdk.session.alarm import Alarm
+from device_sdk.session.timed_answers import Alarm
 from device_sdk.supernet.plan import (
     UNREACHABLE_CONFIDENCE,
     Abstain,

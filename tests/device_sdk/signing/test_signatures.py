@@ -100,7 +100,7 @@ def test_a_key_file_that_cannot_be_read_is_named(tmp_path, missing):
     path = tmp_path / missing
     with pytest.raises(SignatureError, match="cannot read the key") as caught:
         signatures.verify(b"", b"\0" * 64, public_key=path)
-    assert "pathweave key new" in caught.value.hint
+    assert "pathweave sign key new" in caught.value.hint
     with pytest.raises(SignatureError, match="cannot read the key"):
         signatures.sign(b"", private_key=path)
 

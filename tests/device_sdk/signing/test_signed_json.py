@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from device_sdk.errors import BundleError, SignatureError
-from device_sdk.signing.key_list import pinned_list
-from device_sdk.signing.release import RELEASE_CONTEXT, RELEASE_MAX_BYTES, utc, verify_release
-from device_sdk.signing.signed_json import Envelope, decode_envelope, encode_envelope
+from device_sdk.signing.release import RELEASE_CONTEXT, RELEASE_MAX_BYTES, pinned_list, utc, verify_release
+from device_sdk.signing.signatures import Envelope, decode_envelope, encode_envelope
 from tests.contract.signed_files import digits, key_list, release, write_pair
 
 LISTS = [pinned_list(key_list())]

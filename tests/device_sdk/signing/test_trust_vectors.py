@@ -10,8 +10,16 @@ import pytest
 from device_sdk import errors
 from device_sdk.delivery.marks import decode_time_mark, encode_mark
 from device_sdk.errors import PathweaveError, SignatureError
-from device_sdk.signing.key_list import list_digest, next_list, pinned_list
-from device_sdk.signing.release import TimeMark, raised, require_same_manifest, require_same_name, require_unexpired
+from device_sdk.signing.release import (
+    TimeMark,
+    list_digest,
+    next_list,
+    pinned_list,
+    raised,
+    require_same_manifest,
+    require_same_name,
+    require_unexpired,
+)
 from device_sdk.signing.trust import SignedParts, TrustedKeys
 from tests.contract.agreement import differences_from_frozen
 

@@ -17,8 +17,9 @@ from device_sdk.supernet.plan import (
     RemoteRef,
     Split,
     Subnet,
+    decode_plan,
+    encode_plan,
 )
-from device_sdk.supernet.plan_json import decode_plan, encode_plan
 
 SUBNET = Subnet((Edge("o0"), Edge("o1", "int8"), Edge("o2")))
 SERVER = RemoteRef("big", "ab" * 32)

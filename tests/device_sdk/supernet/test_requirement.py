@@ -4,8 +4,8 @@ import pytest
 
 from device_sdk.errors import BudgetError, InfeasibleBudgetError
 from device_sdk.supernet.cost import Budget, PlanCost
+from device_sdk.supernet.goal import Requirement, best_plan
 from device_sdk.supernet.plan import Edge, Plan, Subnet
-from device_sdk.supernet.requirement import Requirement, best_plan
 
 
 def judged(name, accuracy, latency_ms, **more):

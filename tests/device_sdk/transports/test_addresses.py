@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from device_sdk.errors import UsageError
-from device_sdk.transports.addresses import base, origin
+from device_sdk.transports.port import base, origin
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 
 from device_sdk.errors import DeadlineError, ProtocolError, TransferError, UsageError
 from device_sdk.transports import TRANSPORTS, Deadlines, make_transport
-from device_sdk.transports.replies import read_all
+from device_sdk.transports.port import read_all
 
 SCHEMES = ("http", "https")
 SOON = Deadlines(idle_s=60.0, total_s=120.0)

@@ -10,7 +10,7 @@ import pytest
 from device_sdk.errors import UsageError
 from device_sdk.transports import Deadlines, make_transport
 from device_sdk.transports.http import HttpTransport
-from device_sdk.transports.replies import read_all
+from device_sdk.transports.port import read_all
 
 ROOT = Path(__file__).parents[3]
 SOON = Deadlines(idle_s=5.0, total_s=10.0)
@@ -71,6 +71,6 @@ def test_a_caller_may_ask_for_the_bytes_as_they_are(server, reply_bytes):
 
 
 def test_importing_the_registry_leaves_urllib3_alone():
-    script = "import sys, device_sdk.transports, device_sdk.transports.replies; print('urllib3' in sys.modules)"
+    script = "import sys, device_sdk.transports, device_sdk.transports.port; print('urllib3' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout == "False\n", done.stderr

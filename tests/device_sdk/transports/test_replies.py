@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from device_sdk.errors import RefusedError, TransferError
-from device_sdk.transports.replies import REASON_MAX_CHARACTERS, read_all, require_success
+from device_sdk.transports.port import REASON_MAX_CHARACTERS, read_all, require_success
 
 
 @dataclass

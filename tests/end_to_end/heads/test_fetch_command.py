@@ -9,7 +9,7 @@ import sys
 import pytest
 from PIL import Image
 
-from device_sdk.supernet.plan_json import encode_plan
+from device_sdk.supernet.plan import encode_plan
 from tests.device_sdk.tiny_bundle import draw_images
 from tests.end_to_end.heads.conftest import HEAD_BLOCKS
 

@@ -15,7 +15,7 @@ def test_the_commands_of_the_guide_fetch_a_head_and_later_the_rest(served, tmp_p
     monkeypatch.setenv("PATHWEAVE_STATE", str(tmp_path / "state"))
     (tmp_path / "digits.pub").write_bytes(served.key.read_bytes())
     lines = re.findall(r"^pathweave .*$", "\n".join(re.findall(r"```console\n(.*?)```", GUIDE, flags=re.DOTALL)), re.M)
-    assert [line.split()[1] for line in lines] == ["fetch", "inspect", "split", "fetch"]
+    assert [line.split()[1] for line in lines] == ["fetch", "inspect", "adapt", "fetch"]
     blobs = []
     for line in lines:
         assert main(line.replace("https://server/v1/bundles/digits", served.address).split()[1:]) == 0, line

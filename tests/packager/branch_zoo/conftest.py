@@ -10,11 +10,11 @@ import torch
 
 from device_sdk.progress import SilentProgress
 from packager.branch_zoo.cultivation import Cultivation
-from packager.branch_zoo.settings import ZooSettings
+from packager.branch_zoo.rungs import ZooSettings
+from packager.branch_zoo.selection import answer_times
 from packager.branch_zoo.specs import BranchSpec, parse
-from packager.branch_zoo.survival import answer_times
+from packager.data.batches import BatchSource
 from packager.supernet.expansion import expand
-from packager.training.batches import BatchSource
 from packager.training.ranks import Ranks
 
 NAMES = ("none-p1", "none-p2h256", "depthwise3-p2", "separable3-p1", "spatial3-p2h512h256", "dilated3-p4")

@@ -3,14 +3,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from packager.branch_zoo.branch_training import BranchTraining
 from packager.branch_zoo.cultivation import Cultivated
 from packager.branch_zoo.features import FeatureBatch, StemmedBatches
 from packager.branch_zoo.modules import build_branch
+from packager.branch_zoo.rungs import BranchTraining
 from packager.branch_zoo.self_merge import hidden_widths
 from packager.branch_zoo.specs import parse
 from packager.errors import ResumeError
-from packager.training.device import on_device
+from packager.torch_device import on_device
 from tests.packager.conftest import DyingSource
 
 

@@ -4,9 +4,17 @@ import pytest
 import torch
 
 from packager.branch_zoo.features import FeatureBatch
-from packager.branch_zoo.few_shot import few_shot_loss, retrain, retrain_to_least_loss
 from packager.branch_zoo.modules import build_branch
-from packager.branch_zoo.self_merge import best_merge, closest_pairs, hidden_widths, resized, self_merged
+from packager.branch_zoo.self_merge import (
+    best_merge,
+    closest_pairs,
+    few_shot_loss,
+    hidden_widths,
+    resized,
+    retrain,
+    retrain_to_least_loss,
+    self_merged,
+)
 from packager.branch_zoo.specs import parse
 from packager.errors import PackagingError
 from packager.tracing.traced_model import parameter_count

@@ -5,7 +5,7 @@ import pytest
 from device_sdk.profiling.profile import MeasuredEdge, MeasuredExit, Profile
 from device_sdk.supernet.cost import EdgeCost
 from device_sdk.supernet.plan import Edge
-from packager.branch_zoo.survival import answer_times, survives
+from packager.branch_zoo.selection import answer_times, survives
 from packager.supernet.expansion import expand
 
 

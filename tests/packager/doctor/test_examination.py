@@ -1,4 +1,4 @@
-"""What the doctor says of models that can be adapted, and of those that cannot."""
+"""What an examination says of models that can be adapted, and of those that cannot."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_a_model_that_cannot_be_traced_is_refused(loaded):
 
 
 def test_the_command_prints_one_json_object(pathweave):
-    done = pathweave("doctor", "users_models:small", "--data", "digits#search", "--json")
+    done = pathweave("package", "--check", "--model", "users_models:small", "--data", "digits#search", "--json")
     assert done.status == 0
     result = done.result
     assert result["model"] == "small"
@@ -249,7 +249,7 @@ def test_the_command_prints_one_json_object(pathweave):
 
 
 def test_the_command_shows_a_person_a_table_and_a_conclusion(pathweave):
-    shown = pathweave("doctor", "users_models:small").out
+    shown = pathweave("package", "--check", "--model", "users_models:small").out
     assert "small: 1×8×8 in, 10 out" in shown
     assert all(capability in shown for capability in CAPABILITIES)
     assert "o0" in shown
@@ -259,20 +259,44 @@ def test_the_command_shows_a_person_a_table_and_a_conclusion(pathweave):
 @pytest.mark.parametrize(
     ("arguments", "status", "error", "words"),
     [
-        (("zoo:resnet_digit",), 1, "ModelLoadError", "'resnet_digit'"),
-        (("users_models:data_dependent",), 1, "ModelLoadError", "differs with the other images of a batch"),
-        (("users_models:one_layer",), 1, "TraceError", "no cut point"),
-        (("users_models:silent", "--input-shape", "1x8x8"), 1, "ModelLoadError", "is unknown"),
-        (("zoo:resnet_digits", "--weights", "nowhere.safetensors"), 1, "WeightsError", "no weights file"),
-        (("zoo:resnet_digits", "--data", "nowhere"), 1, "DataError", "there is no data at"),
-        (("users_models:five_answers", "--data", "digits#search"), 1, "DataError", "5 outputs"),
-        (("zoo:resnet_digits", "--input-shape", "8x8"), 2, "UsageError", "channels x height x width"),
-        (("zoo:resnet_digits", "--memory-gb", "0"), 2, "UsageError", "not a limit for memory"),
-        ((), 2, "UsageError", "MODEL"),
+        (
+            (
+                "--model",
+                "zoo:resnet_digit",
+            ),
+            1,
+            "ModelLoadError",
+            "'resnet_digit'",
+        ),
+        (
+            (
+                "--model",
+                "users_models:data_dependent",
+            ),
+            1,
+            "ModelLoadError",
+            "differs with the other images of a batch",
+        ),
+        (
+            (
+                "--model",
+                "users_models:one_layer",
+            ),
+            1,
+            "TraceError",
+            "no cut point",
+        ),
+        (("--model", "users_models:silent", "--input-shape", "1x8x8"), 1, "ModelLoadError", "is unknown"),
+        (("--model", "zoo:resnet_digits", "--weights", "nowhere.safetensors"), 1, "WeightsError", "no weights file"),
+        (("--model", "zoo:resnet_digits", "--data", "nowhere"), 1, "DataError", "there is no data at"),
+        (("--model", "users_models:five_answers", "--data", "digits#search"), 1, "DataError", "5 outputs"),
+        (("--model", "zoo:resnet_digits", "--input-shape", "8x8"), 2, "UsageError", "channels x height x width"),
+        (("--model", "zoo:resnet_digits", "--memory-gb", "0"), 2, "UsageError", "not a limit for memory"),
+        ((), 2, "UsageError", "--model"),
     ],
 )
 def test_what_cannot_be_examined_is_one_line(pathweave, arguments, status, error, words):
-    refused = pathweave("doctor", *arguments, "--json")
+    refused = pathweave("package", "--check", *arguments, "--json")
     assert refused.status == status
     lines = refused.err.splitlines()
     assert lines[0].startswith("error: ")
@@ -285,5 +309,7 @@ def test_what_cannot_be_examined_is_one_line(pathweave, arguments, status, error
 def test_weights_of_another_model_are_refused(pathweave, tmp_path):
     state = load_model("zoo:resnet_digits").module.state_dict()
     save_file({f"{name}.other": value for name, value in state.items()}, tmp_path / "w.safetensors")
-    refused = pathweave("doctor", "zoo:resnet_digits", "--weights", tmp_path / "w.safetensors", "--json")
+    refused = pathweave(
+        "package", "--check", "--model", "zoo:resnet_digits", "--weights", tmp_path / "w.safetensors", "--json"
+    )
     assert (refused.status, refused.result["error"]["type"]) == (1, "WeightsError")

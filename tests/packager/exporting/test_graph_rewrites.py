@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from packager.exporting.export import export_blocks
-from packager.exporting.graph_rewrites import select_by_convolution
+from packager.exporting.onnx_exporter import select_by_convolution
 from packager.supernet.expansion import expand
 from packager.torch_noise import torch_silenced
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
-from packager.exporting.structures import structure_of
+from packager.exporting.part_graphs import structure_of
 from packager.tracing.traced_model import trace
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from device_sdk.bundles.golden import golden_inputs, matches
+from device_sdk.bundles.runnable import golden_inputs, matches
 from device_sdk.runtimes import OnnxRuntime
 from packager.errors import VerificationError
 from packager.exporting.export import ExportedBlocks, export_blocks
@@ -39,7 +39,7 @@ def test_sound_fragments_pass_and_give_golden_vectors_that_a_device_reproduces(t
     verifier, runtime = Verifier(tiny_exported), OnnxRuntime(threads=1)
     verifier.sampled_subnets(seed=0)
     for block in tiny_exported.expansion.blocks:
-        golden = verifier.block_golden(block.id)
+        golden = verifier.golden([block.id])
         cut_point = tiny_exported.expansion.cut_points[block.start]
         inputs = golden_inputs(cut_point, seed=SELF_TEST_SEED, batch=SELF_TEST_BATCH)
         answer = runtime.load(tiny_exported.stretch([block.id])).run(inputs)
@@ -52,7 +52,7 @@ def test_sound_exits_pass_and_give_golden_vectors_that_a_device_reproduces(tiny_
     exported = tiny_exported_with_exits
     verifier, runtime = Verifier(exported), OnnxRuntime(threads=1)
     for exit_ in exported.expansion.exits:
-        golden = verifier.exit_golden(exit_.id)
+        golden = verifier.golden([], exit_.id)
         cut_point = exported.expansion.cut_points[exit_.position]
         inputs = golden_inputs(cut_point, seed=SELF_TEST_SEED, batch=SELF_TEST_BATCH)
         answer = runtime.load(exported.stretch([], exit_.id)).run(inputs)
@@ -64,14 +64,14 @@ def test_sound_exits_pass_and_give_golden_vectors_that_a_device_reproduces(tiny_
 def test_an_exit_with_another_weight_is_refused_by_name(tiny_exported_with_exits):
     verifier = Verifier(with_damaged_block(tiny_exported_with_exits, "x3-conv", lambda values: values * 0))
     with pytest.raises(VerificationError, match="exit x3-conv differs from torch by"):
-        verifier.exit_golden("x3-conv")
-    verifier.exit_golden("x3-pooled")
+        verifier.golden([], "x3-conv")
+    verifier.golden([], "x3-pooled")
 
 
 def test_the_original_path_is_compared_with_the_model_itself(tiny_exported, noise):
     verifier = Verifier(tiny_exported)
     assert verifier.original_golden().samples
-    assert 0 <= verifier.original_difference(noise(9, 1, 8, 8)) < 1e-4
+    assert 0 <= verifier.original_difference(noise(9, 1, 8, 8), batch=4) < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,12 @@ def test_the_original_path_is_compared_with_the_model_itself(tiny_exported, nois
 def test_a_fragment_with_another_weight_is_refused_by_name(tiny_exported, damage):
     verifier = Verifier(with_damaged_block(tiny_exported, "o0", damage))
     with pytest.raises(VerificationError, match="block o0 differs from torch by"):
-        verifier.block_golden("o0")
+        verifier.golden(["o0"])
     with pytest.raises(VerificationError, match=r"subnet o0 o1 .* differs from torch"):
         verifier.original_golden()
     with pytest.raises(VerificationError, match=r"subnet o0 .* differs from torch"):
         verifier.sampled_subnets(seed=0)
-    verifier.block_golden("o1")
+    verifier.golden(["o1"])
 
 
 def test_torch_modules_that_changed_after_the_export_are_noticed(tiny_exported):
@@ -99,7 +99,7 @@ def test_torch_modules_that_changed_after_the_export_are_noticed(tiny_exported):
         with torch.no_grad():
             parameter.mul_(1.5)
         with pytest.raises(VerificationError, match=f"block {block.id} differs"):
-            verifier.block_golden(block.id)
+            verifier.golden([block.id])
     finally:
         with torch.no_grad():
             parameter.copy_(kept)
@@ -113,7 +113,7 @@ def test_an_answer_of_another_shape_is_refused(tiny_exported):
     graph.node.add(op_type="Flatten", input=["o4/answer"], output=["cut_5"], name="o4/flatten")
     broken = replace(tiny_exported, own={**tiny_exported.own, "o4": graph.SerializeToString()})
     with pytest.raises(VerificationError, match="block o4 answers"):
-        Verifier(broken).block_golden("o4")
+        Verifier(broken).golden(["o4"])
 
 
 # Models that magnify rounding

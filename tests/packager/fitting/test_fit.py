@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from device_sdk.progress import SilentProgress
-from packager.fitting import applied, fit, fitted
+from packager.data.batches import BatchSource
+from packager.fitting import applied, fit
 from packager.supernet.expansion import expand
-from packager.training.batches import BatchSource
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_what_no_budget_wants_is_left_out_with_a_note(tiny_traced, samples, held
     with torch.no_grad():
         for parameter in expansion.added[0].module.parameters():
             parameter.mul_(0).add_(float("nan"))  # nothing can be made of it: not even a fit
-    found = fitted(expansion, samples, held_out=held_out, progress=SilentProgress())
+    found = applied(expansion, fit(expansion, samples, held_out=held_out, progress=SilentProgress()))
     left_out = {block.id for block in expansion.added} - {block.id for block in found.added}
     assert expansion.added[0].id in left_out
     assert "left out before training, far from the front of error against MACs" in found.notes[-1]
@@ -58,14 +58,14 @@ def test_what_no_budget_wants_is_left_out_with_a_note(tiny_traced, samples, held
 
 
 def test_without_training_to_come_fewer_blocks_stay(tiny_traced, samples, held_out):
-    kept = [
-        {block.id for block in fitted(expand(tiny_traced, max_span=3, identity=True), samples, **choices).added}
+    left_out = [
+        set(fit(expand(tiny_traced, max_span=3, identity=True), samples, **choices)["left_out"])
         for choices in (
             {"held_out": held_out, "progress": SilentProgress()},
             {"held_out": held_out, "progress": SilentProgress(), "trained": False},
         )
     ]
-    assert len(kept[1]) <= len(kept[0])
+    assert len(left_out[0]) <= len(left_out[1])
 
 
 def test_a_fit_is_the_same_each_time_and_can_be_saved(tiny_traced, samples, held_out):
@@ -88,7 +88,7 @@ def test_a_fit_is_the_same_each_time_and_can_be_saved(tiny_traced, samples, held
 def test_originals_stay_as_they_are(tiny_traced, samples, held_out):
     expansion = expand(tiny_traced, max_span=3, identity=True)
     before = [value.clone() for block in expansion.originals for value in block.module.state_dict().values()]
-    found = fitted(expansion, samples, held_out=held_out, progress=SilentProgress())
+    found = applied(expansion, fit(expansion, samples, held_out=held_out, progress=SilentProgress()))
     after = [value for block in found.originals for value in block.module.state_dict().values()]
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
     assert all(parameter.requires_grad for block in found.trained for parameter in block.module.parameters())

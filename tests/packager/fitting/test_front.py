@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from packager.fitting.front import Choice, of_no_use, off_front
+from packager.fitting.fit import Choice, of_no_use, off_front
 
 ORIGINALS = [Choice(f"o{k}", k, k + 1, 100, 0.0, original=True) for k in range(4)]
 

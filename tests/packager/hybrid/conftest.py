@@ -11,12 +11,11 @@ import msgspec
 import pytest
 import torch
 
-from packager.hybrid.pipeline import HybridJob
-from packager.hybrid.recipe import HybridRecipe
+from packager.data.batches import BatchSource
+from packager.hybrid.job import HybridJob, HybridRecipe
 from packager.inputs.job import Job
 from packager.inputs.model_loader import LoadedModel
 from packager.inputs.recipe import Recipe
-from packager.training.batches import BatchSource
 from packager.zoo.resnet import SmallResNet
 
 

@@ -16,7 +16,7 @@ MODELS = """
 import torch
 
 from device_sdk.data.datasets import load_dataset
-from packager.training.batches import BatchSource
+from packager.data.batches import BatchSource
 from packager.zoo import ZOO
 from packager.zoo.resnet import SmallResNet
 
@@ -44,13 +44,25 @@ def weak():
 def strong():
     return trained((8, 16), 60)
 """
-RECIPE = 'train = "rbg"\nsteps = 60\ncheckpoint_seconds = 0.0\nrouter_views = 2\nprecision = "float32"\n'
+PAIR = """
+train = "rbg"
+routing_data = "digits#search"
+steps = 60
+checkpoint_seconds = 0.0
+router_views = 2
+precision = "float32"
+
+[base]
+model = "killed_models:weak"
+
+[global]
+model = "killed_models:strong"
+"""
 
 
 def started(folder: Path, out: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "pathweave", "package-hybrid", "--base", "killed_models:weak"]
-    command += ["--global", "killed_models:strong", "--data", "digits#train", "--routing-data", "digits#search"]
-    command += ["--val", "digits#calibration", "--recipe", "recipe.toml", "--out", out, "--threads", "1"]
+    command = [sys.executable, "-m", "pathweave", "package", "--pair", "pair.toml", "--data", "digits#train"]
+    command += ["--val", "digits#calibration", "--out", out, "--threads", "1"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
 
@@ -63,7 +75,7 @@ def finished(process: subprocess.Popen[str]) -> None:
 @pytest.mark.slow
 def test_a_process_that_is_killed_twice_goes_on_and_ends_with_the_same_bundles(tmp_path):
     (tmp_path / "killed_models.py").write_text(MODELS)
-    (tmp_path / "recipe.toml").write_text(RECIPE)
+    (tmp_path / "pair.toml").write_text(PAIR)
     finished(started(tmp_path, "whole"))
     state, written = tmp_path / "killed.work" / "state.pt", tmp_path / "killed" / "base.work"
     for sign in (state, written):

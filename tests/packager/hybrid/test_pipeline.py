@@ -17,17 +17,16 @@ from device_sdk.bundles.manifest import encode_manifest
 from device_sdk.errors import BundleError, DataError, UsageError
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.deciding.pool_fitting import fit_pool
+from device_sdk.policies.deciding.decider_fitting import fit_pool
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.plan import Ask, Router
+from packager.commands.inspecting import describe_bundle
 from packager.errors import ResumeError, WeightsError
 from packager.hybrid import pipeline
-from packager.hybrid.parts import as_part
-from packager.hybrid.path_network import PathNetwork
+from packager.hybrid.job import HybridRecipe
+from packager.hybrid.path_network import PathNetwork, as_part
 from packager.hybrid.pipeline import package_hybrid
-from packager.hybrid.recipe import HybridRecipe
-from packager.hybrid.training_batches import HybridBatches
-from packager.inspecting import describe_bundle
+from packager.hybrid.samples import HybridBatches
 
 
 @pytest.fixture(scope="session")
@@ -71,14 +70,14 @@ def test_copies_stand_beside_originals_that_are_byte_identical_to_a_bundle_witho
 
 def test_a_bundle_answers_along_its_path_as_the_trained_copies_do(trained, models, noise):
     job, made = trained
-    from packager.supernet.branch_weights import read_branches
+    from packager.inputs.weights import read_state_dict
 
     for folder, own, model in ((made.base, job.base, models[0]), (made.global_, job.global_, models[1])):
         bundle = Bundle.open(folder)
         path = bundle.manifest.hybrid.subnet
         if not any(edge.block.startswith("c") for edge in path.edges):
             continue
-        weights = read_branches(folder.parent.parent / "weights" / f"{folder.name}.safetensors")
+        weights = read_state_dict(folder.parent.parent / "weights" / f"{folder.name}.safetensors")
         network = PathNetwork(as_part(own, None, weights, learns=False).expansion, torch.device("cpu"))
         images = noise(5, 1, 8, 8)
         expected = network.answers(network.head(images))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import DataError
-from device_sdk.execution.deciders import ease, hard
+from device_sdk.supernet.deciders.port import ease, hard
 from packager.errors import TrainingError
 from packager.hybrid.router_fit import RouterFit, fit_routing, right_at, tuned_to_coverage
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from packager.hybrid.routing_losses import (
+from packager.hybrid.router_fit import (
     answer_losses,
     base_weights,
     global_weights,

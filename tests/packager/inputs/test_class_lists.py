@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from device_sdk.errors import DataError
-from packager.inputs.class_lists import load_classes
+from packager.inputs.labels import load_classes
 
 
 def test_imagenet_has_its_thousand_classes_in_the_order_of_the_outputs(shared_data):

@@ -14,11 +14,11 @@ from safetensors.torch import save_file
 from device_sdk.data.datasets import load_dataset
 from device_sdk.errors import DataError, UsageError
 from device_sdk.progress import SilentProgress
+from packager.data.batches import WHOLE, Share
+from packager.data.image_set import ImageSet, load_images
 from packager.errors import ModelLoadError, WeightsError
-from packager.inputs.image_set import ImageSet, load_images
-from packager.inputs.job_loader import load_job
+from packager.inputs.job import load_job
 from packager.inputs.model_loader import load_model
-from packager.training.batches import WHOLE, Share
 
 DIGITS = {"training": "digits#train", "validation": "digits#search", "overrides": {"steps": 0}}
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from device_sdk.data.preprocessing import Preprocessing
-from packager.inputs.label_doubts import label_doubts
+from packager.inputs.labels import label_doubts
 from packager.inputs.model_loader import LoadedModel
 
 CLASSES = ("red", "green", "blue")

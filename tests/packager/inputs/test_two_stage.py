@@ -14,13 +14,13 @@ from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.paths import enumerate_subnets
+from packager.data.target_data import TargetDataset
 from packager.errors import TraceError
 from packager.exporting.export import export_blocks
 from packager.exporting.verification import Verifier
 from packager.inputs.job import Job
 from packager.inputs.model_loader import LoadedModel
 from packager.inputs.recipe import Recipe
-from packager.inputs.target_data import TargetDataset
 from packager.inputs.two_stage import TwoStage
 from packager.pipeline import package
 from packager.supernet.expansion import expand
@@ -136,7 +136,7 @@ def test_every_subnet_answers_alike_in_torch_composed_and_block_by_block(exporte
 def test_blocks_behind_a_tap_are_verified_with_all_that_is_live(exported):
     verifier = Verifier(exported)
     for block in exported.expansion.blocks:
-        golden = verifier.block_golden(block.id)
+        golden = verifier.golden([block.id])
         last = block.end == len(exported.expansion.cut_points) - 1
         assert len(golden.samples) == (
             1 if last else 1 + sum(tap < block.end for tap in exported.expansion.traced.taps)

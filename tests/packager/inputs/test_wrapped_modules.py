@@ -6,7 +6,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from packager.errors import ModelLoadError
-from packager.inputs.wrapped_modules import attribute_of, unwrapped
+from packager.inputs.model_attributes import attribute_of, unwrapped
 
 
 def plain() -> nn.Module:

@@ -6,12 +6,12 @@ import pytest
 
 from device_sdk.errors import UsageError
 from device_sdk.machine import memory_bytes, peak_resident_bytes
-from packager.planning.budget import Budget, memory_in_use, memory_limit
+from packager.planning.run_plan import MinutesLimit, memory_in_use, memory_limit
 
 
 def test_what_is_kept_for_later_is_not_left():
     now = [0.0]
-    budget = Budget(600.0, lambda: now[0])
+    budget = MinutesLimit(600.0, lambda: now[0])
     assert budget.left() == 600
     now[0] = 200.0
     assert budget.spent == 200
@@ -21,7 +21,7 @@ def test_what_is_kept_for_later_is_not_left():
 
 
 def test_without_minutes_there_is_no_end():
-    assert Budget(None, lambda: 1e9).left(after=5) == math.inf
+    assert MinutesLimit(None, lambda: 1e9).left(after=5) == math.inf
 
 
 def test_half_of_the_machine_is_the_limit_unless_it_is_said():

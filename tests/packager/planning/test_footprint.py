@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from device_sdk.supernet.blocks import TensorSpec
-from packager.planning.footprint import Footprint, batch_within, footprints, module_footprint
+from packager.planning.estimate import Footprint, batch_within, footprints, module_footprint
 from packager.supernet.expansion import expand
 from packager.tracing.traced_model import trace
 

@@ -10,10 +10,9 @@ from device_sdk.errors import UsageError
 from packager.inputs.job import Job
 from packager.inputs.model_loader import LoadedModel
 from packager.inputs.recipe import Recipe
-from packager.planning.budget import memory_in_use
+from packager.output.checkpoints import Checkpoints
 from packager.planning.estimate import EXPORT, TRAIN, VALIDATE
-from packager.planning.run_plan import Plan, estimated, estimator_for, within_limits
-from packager.training.checkpoints import Checkpoints
+from packager.planning.run_plan import RunPlan, estimated, estimator_for, memory_in_use, within_limits
 
 
 class Clock:
@@ -42,8 +41,8 @@ def job(tiny_traced, digits, digits_preprocessing) -> Callable[..., Job]:
 
 
 @pytest.fixture
-def plan(job, tiny_expansion, tmp_path, clock) -> Callable[..., Plan]:
-    def build(*, memory_bytes: int = 10**12, spent: float = 0.0, state: bool = False, **choices) -> Plan:
+def plan(job, tiny_expansion, tmp_path, clock) -> Callable[..., RunPlan]:
+    def build(*, memory_bytes: int = 10**12, spent: float = 0.0, state: bool = False, **choices) -> RunPlan:
         checkpoints = Checkpoints(tmp_path / "work", {}, clock=clock)
         if state:
             checkpoints.begin()
@@ -51,7 +50,7 @@ def plan(job, tiny_expansion, tmp_path, clock) -> Callable[..., Plan]:
             checkpoints.save({"phase": "tune"})
             checkpoints = Checkpoints(tmp_path / "work", {}, clock=clock)
         clock.now += spent
-        return Plan(job(**choices), tiny_expansion, torch.zeros(4, 1, 8, 8), memory_bytes, checkpoints)
+        return RunPlan(job(**choices), tiny_expansion, torch.zeros(4, 1, 8, 8), memory_bytes, checkpoints)
 
     return build
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from device_sdk.progress import SilentProgress
-from packager.planning.step_times import StepTimes
+from packager.planning.run_plan import StepTimes
 
 
 class Shown:

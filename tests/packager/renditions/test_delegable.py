@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from packager.renditions.delegable import rewritten
+from packager.renditions.xnnpack import rewritten
 
 
 class Shortcut(nn.Module):

@@ -15,17 +15,16 @@ from onnx import numpy_helper
 from onnxruntime import quantization as tool
 from torch import nn
 
-from device_sdk.bundles.golden import golden_inputs, matches
+from device_sdk.bundles.runnable import golden_inputs, matches
 from device_sdk.progress import SilentProgress
 from device_sdk.runtimes import OnnxRuntime
 from packager.errors import VerificationError
 from packager.exporting.export import export_blocks
-from packager.exporting.graph_rewrites import select_by_convolution
-from packager.exporting.onnx_exporter import OPSET, export_whole
+from packager.exporting.onnx_exporter import OPSET, export_whole, select_by_convolution
 from packager.exporting.verification import SELF_TEST_BATCH, SELF_TEST_SEED, TorchReference
 from packager.renditions.calibration import Calibration
-from packager.renditions.fragments import part_stretch
 from packager.renditions.int8 import fitted, make_int8
+from packager.renditions.rendition_set import part_stretch
 from packager.supernet.blocks.trainable import TrainableBlock
 from packager.supernet.expansion import expand
 

@@ -1,4 +1,4 @@
-"""What the packager writes is what a device accepts (device_sdk/fragments/operators.py)."""
+"""What the packager writes is what a device accepts (device_sdk/fragments/sizes.py)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
 from device_sdk.progress import SilentProgress
 from device_sdk.runtimes import OnnxRuntime
-from packager.inputs.job_loader import load_job
+from packager.inputs.job import load_job
 from packager.pipeline import package
 
 pytestmark = pytest.mark.slow

@@ -9,11 +9,11 @@ from torch import nn
 
 from device_sdk.fragments.composition import Stretch
 from device_sdk.supernet.blocks import TensorSpec
+from packager.branch_zoo.plain import attach_exits
 from packager.errors import NotDelegatedError
 from packager.exporting.export import export_blocks
 from packager.renditions.calibration import Calibration
 from packager.renditions.xnnpack import NAME, lowered, make_xnnpack
-from packager.supernet.exits import attach_exits
 from packager.supernet.expansion import expand
 from packager.tracing.traced_model import trace
 from packager.zoo.resnet import SmallResNet

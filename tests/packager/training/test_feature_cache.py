@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from device_sdk.errors import StorageError
-from packager.supernet.exits import attach_exits
+from packager.branch_zoo.plain import attach_exits
+from packager.data.batches import BatchSource
 from packager.supernet.expansion import expand
-from packager.training.batches import BatchSource
-from packager.training.feature_cache import FeatureCache
+from packager.training.caches import FeatureCache
 
 SHAPES = {2: (4, 3, 2, 2), 5: (4, 10)}
 

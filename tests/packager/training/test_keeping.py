@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from packager.supernet.exits import attach_exits
-from packager.training.batches import BatchSource
+from packager.branch_zoo.plain import attach_exits
+from packager.data.batches import BatchSource
 from packager.training.keeping import BestOnTheWay, RangeSeen, guarded_paths, is_worse
 from packager.training.range_accuracy import RangeAccuracy
 from packager.training.ranks import Alone
@@ -68,14 +68,14 @@ def test_tuning_that_harms_is_undone(tiny_expansion, source, held_out, run_train
 def test_without_time_for_another_look_the_start_of_tuning_is_kept(tiny_expansion, held_out):
     modules = {block.id: block.module for block in tiny_expansion.trained}
     judge = RangeAccuracy(tiny_expansion, *held_out)
-    keeper = BestOnTheWay(modules, judge, Alone(), expansion=tiny_expansion, seed=0)
-    before, device = states(tiny_expansion.trained), torch.device("cpu")
-    keeper.begin(device=device, seconds=None)
+    keeper = BestOnTheWay(modules, judge, Alone(), torch.device("cpu"), expansion=tiny_expansion, seed=0)
+    before = states(tiny_expansion.trained)
+    keeper.begin(seconds=None)
     with torch.no_grad():
         for module in modules.values():
             for parameter in module.parameters():
                 parameter.mul_(-1.0)
-    gain = keeper.finish(device=device, seconds_left=lambda: 1e-6)  # enough for the first look alone
+    gain = keeper.finish(seconds_left=lambda: 1e-6)  # enough for the first look alone
     assert gain.kept == 0.0
     assert same(before, states(tiny_expansion.trained))
 

@@ -6,14 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from packager.branch_zoo.plain import attach_exits
+from packager.data.batches import BatchSource
 from packager.inputs.recipe import Recipe
-from packager.supernet.exits import attach_exits
 from packager.supernet.expansion import expand
 from packager.tracing.traced_model import trace
 from packager.training import losses
-from packager.training.batches import BatchSource
-from packager.training.memory_format import training_format
-from packager.training.trainer import make_losses
+from packager.training.losses import Losses, training_format
 
 CPU = torch.device("cpu")
 
@@ -91,7 +90,7 @@ def test_losses_are_the_same_in_both_formats(tiny_traced, digits, digits_preproc
     recipe = Recipe(steps=10, precision="float32")
 
     def found() -> list[float]:
-        one = make_losses(expansion, source, recipe)
+        one = Losses(expansion, source, recipe)
         return [loss(step).item() for loss in (one.distil, one.tune, one.exits) for step in range(3)]
 
     in_channels_last = found()

@@ -21,8 +21,8 @@ from device_sdk.errors import UsageError
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
 from device_sdk.runtimes import OnnxRuntime
+from packager.data.batches import Share
 from packager.errors import TrainingError
-from packager.training.batches import Share
 from packager.training.process_group import Place, _request_to_end_as_error, find_place, joined
 
 VARIABLES = {"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}

@@ -23,14 +23,14 @@ from torch import nn
 
 from device_sdk.errors import UsageError
 from device_sdk.progress import SilentProgress
+from packager.branch_zoo.plain import attach_exits
+from packager.data.batches import BatchSource
 from packager.errors import TrainingError
 from packager.inputs.recipe import Recipe
-from packager.supernet.exits import attach_exits
+from packager.output.checkpoints import Checkpoints
 from packager.supernet.expansion import Expansion, expand
 from packager.supernet.macs_ranges import MacsRanges
 from packager.tracing.traced_model import TracedModel, trace
-from packager.training.batches import BatchSource
-from packager.training.checkpoints import Checkpoints
 from packager.training.losses import distillation_errors
 from packager.training.process_group import joined
 from packager.training.range_accuracy import RangeAccuracy

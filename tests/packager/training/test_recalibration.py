@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from device_sdk.supernet.plan import Edge, Subnet
-from packager.training.recalibration import average_statistics, recalibrate
+from packager.training.keeping import average_statistics, recalibrate
 
 
 def norms(module: nn.Module) -> list[nn.BatchNorm2d]:

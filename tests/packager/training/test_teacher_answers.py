@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packager.supernet.expansion import expand
-from packager.training.teacher_answers import TeacherAnswers
+from packager.training.caches import TeacherAnswers
 
 SHAPE = (10,)
 A, B = (0, 7, 4), (3, 0, 4)

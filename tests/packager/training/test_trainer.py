@@ -9,16 +9,16 @@ import torch
 from torch import nn
 
 from device_sdk.progress import SilentProgress
+from packager.branch_zoo.plain import attach_exits
+from packager.data.batches import BatchSource
 from packager.errors import TrainingError
 from packager.inputs.recipe import Recipe
-from packager.supernet.exits import attach_exits
+from packager.output.checkpoints import Checkpoints
 from packager.supernet.expansion import Expansion, expand
 from packager.supernet.macs_ranges import MacsRanges
 from packager.tracing.traced_model import trace
-from packager.training.batches import BatchSource
-from packager.training.checkpoints import Checkpoints
-from packager.training.losses import distillation_errors
-from packager.training.trainer import Trainer, make_losses
+from packager.training.losses import Losses, distillation_errors
+from packager.training.trainer import Trainer
 
 RUN = {"run": "test"}
 DEFAULTS = {"checkpoint_seconds": 0.0, "device": "cpu", "precision": "float32", "seed": 5, "recalibrate_batches": 0}
@@ -125,7 +125,7 @@ def test_tuning_brings_subnets_nearer_to_the_full_model(tiny_expansion, train, h
 
 def test_distillation_from_student_features_trains_the_blocks_of_sampled_paths(tiny_expansion, train, make_source):
     choices = {"steps": 40, "distil_share": 1.0, "distil_from": "student"}
-    losses, ranges = make_losses(tiny_expansion, make_source(), Recipe(**choices)), MacsRanges(tiny_expansion)
+    losses, ranges = Losses(tiny_expansion, make_source(), Recipe(**choices)), MacsRanges(tiny_expansion)
     for step in range(6):
         for block in tiny_expansion.added:
             block.module.zero_grad(set_to_none=True)
@@ -160,7 +160,7 @@ def test_skips_alone_leave_nothing_to_train(tiny_traced, train, make_source):
 
 def test_sandwich_sampling_trains_the_cheapest_path_every_other_step(tiny_expansion, make_source):
     ranges = MacsRanges(tiny_expansion)
-    losses = make_losses(tiny_expansion, make_source(), Recipe(steps=8, sampling="sandwich"))
+    losses = Losses(tiny_expansion, make_source(), Recipe(steps=8, sampling="sandwich"))
     trained = []
     for step in range(8):
         for block in tiny_expansion.added:
@@ -223,7 +223,7 @@ def test_exits_also_learn_from_the_features_of_sampled_paths(with_exits, tiny_tr
     recipe = Recipe(steps=1, precision="float32", seed=5)
     plain = attach_exits(expand(tiny_traced, max_span=1), count=3)
     plain = replace(plain, exits=with_exits.exits)  # the same exits, with no path but the original one
-    losses = [make_losses(expansion, make_source(), recipe) for expansion in (with_exits, plain)]
+    losses = [Losses(expansion, make_source(), recipe) for expansion in (with_exits, plain)]
     updates = losses[0].exit_updates
     for block in with_exits.added:
         block.module.eval()
@@ -234,7 +234,7 @@ def test_exits_also_learn_from_the_features_of_sampled_paths(with_exits, tiny_tr
 
 @pytest.mark.parametrize(("batch", "updates"), [(2, 1), (31, 1), (32, 2), (64, 4), (1000, 4)])
 def test_a_batch_is_used_for_as_many_updates_as_its_size_allows(with_exits, training_set, make_source, batch, updates):
-    losses = make_losses(with_exits, make_source(), Recipe(steps=1, batch=batch))
+    losses = Losses(with_exits, make_source(), Recipe(steps=1, batch=batch))
     assert losses.exit_updates == updates
 
 

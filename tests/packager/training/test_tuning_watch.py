@@ -7,12 +7,11 @@ import pytest
 import torch
 
 from device_sdk.progress import SilentProgress, Task
+from packager.data.batches import BatchSource
 from packager.supernet.expansion import expand
 from packager.supernet.macs_ranges import MacsRanges
-from packager.training.batches import BatchSource
-from packager.training.range_accuracy import RangeAccuracy
+from packager.training.range_accuracy import RangeAccuracy, TuningWatch
 from packager.training.schedule import Schedule
-from packager.training.tuning_watch import TuningWatch
 
 
 class Rising:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from packager.training.updates import USUAL, WANTED, fitting_updates
+from packager.training.schedule import USUAL, WANTED, fitting_updates
 
 CHOICES = {"highest_rate": 1e-2, "largest_batch": 128, "adaptive": False}
 

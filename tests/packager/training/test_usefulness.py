@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from device_sdk.supernet.plan import Edge
+from packager.data.batches import BatchSource
 from packager.supernet.expansion import Expansion, expand
 from packager.supernet.macs_ranges import MacsRanges
-from packager.training.batches import BatchSource
-from packager.training.range_accuracy import RangeAccuracy
-from packager.training.usefulness import without_useless_skips
+from packager.training.range_accuracy import RangeAccuracy, without_useless_skips
 
 
 @pytest.fixture

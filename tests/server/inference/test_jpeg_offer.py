@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from device_sdk.data.jpeg import decode_jpeg, encode_all
+from device_sdk.data.image_files import decode_jpeg, encode_all
 from device_sdk.data.preprocessing import prepare
 from device_sdk.errors import InputError
 from device_sdk.offload.escalation import Escalator

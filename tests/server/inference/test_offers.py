@@ -7,9 +7,9 @@ import pytest
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.preprocessing import prepare
 from device_sdk.errors import InputError, ProtocolError
-from device_sdk.offload.named_path import path_model
 from device_sdk.offload.open_inference import InferRequest, NamedTensor, RequestedOutput
 from device_sdk.offload.packing import Activations, pack
+from device_sdk.offload.remote_model import path_model
 from device_sdk.supernet.paths import enumerate_subnets
 from device_sdk.supernet.plan import Edge
 from server.inference.offers import offered, offers

@@ -16,8 +16,7 @@ from device_sdk.bundles.hybrid import path_digest
 from device_sdk.bundles.manifest import Hybrid, encode_manifest
 from device_sdk.commands.adapt_command import adapt
 from device_sdk.errors import BudgetError, BundleError, TransferError, UsageError
-from device_sdk.offload.named_path import path_model
-from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.offload.remote_model import RemoteModel, path_model
 from device_sdk.policies.gathering import AdaptationSettings
 from device_sdk.policies.hybrid.joint_search import JointSettings
 from device_sdk.runtimes import OnnxRuntime
@@ -25,8 +24,7 @@ from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import SERVER
 from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.paths import enumerate_subnets
-from device_sdk.supernet.plan import Ask, Entropy, Plan, RemoteRef
-from device_sdk.supernet.plan_json import encode_plan
+from device_sdk.supernet.plan import Ask, Entropy, Plan, RemoteRef, encode_plan
 
 ALL_HARD = Entropy(-1.0)
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from device_sdk.files.untrusted_json import decode_json
+from device_sdk.files.atomic import decode_json
 from device_sdk.offload.open_inference import InferRequest, NamedTensor, decode_response, encode_request
 from device_sdk.offload.packing import Activations, pack
 from device_sdk.profiling.profile import Profile

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from device_sdk.errors import UsageError
 from device_sdk.policies.costs.evidence import Network
-from device_sdk.policies.planning.families import Family
+from device_sdk.policies.planning.choice import Family
 from device_sdk.policies.planning.ground import Ground
 from device_sdk.policies.planning.proposers.abstaining import propose_abstaining
 from device_sdk.policies.planning.proposers.asking import propose_asking

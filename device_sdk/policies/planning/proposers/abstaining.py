@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from device_sdk.policies.costs.evidence import Network
 from device_sdk.policies.costs.threshold_sweep import Sweep
-from device_sdk.policies.planning.families import Family, swept
+from device_sdk.policies.planning.choice import Family, swept
 from device_sdk.policies.planning.ground import Ground
 from device_sdk.supernet.cost import Power
 from device_sdk.supernet.plan import Abstain, MaxConfidence

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from device_sdk.policies.costs.evidence import Network
 from device_sdk.policies.costs.route import Route
 from device_sdk.policies.costs.threshold_sweep import Costs, Sweep
-from device_sdk.policies.planning.families import Family, always, swept
-from device_sdk.policies.planning.ground import UNFITTED, Ground, rankings
+from device_sdk.policies.planning.choice import Family, always, swept
+from device_sdk.policies.planning.ground import Ground, rankings
 from device_sdk.policies.planning.proposers.abstaining import ABSTAINS
 from device_sdk.supernet.cost import Power
-from device_sdk.supernet.plan import Ask, Split
+from device_sdk.supernet.plan import UNFITTED, Ask, Split
 
 
 def propose_asking(

@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from device_sdk.offload.packing import BITS, can_travel
 from device_sdk.policies.costs.evidence import Network
 from device_sdk.policies.costs.route import Route
-from device_sdk.policies.costs.split_sweep import Crossing, sweep_splits
-from device_sdk.policies.costs.threshold_sweep import Sweep
-from device_sdk.policies.planning.families import Family, swept
+from device_sdk.policies.costs.threshold_sweep import Crossing, Sweep, sweep_splits
+from device_sdk.policies.planning.choice import Family, swept
 from device_sdk.policies.planning.ground import Ground, LocalPlan
 from device_sdk.policies.planning.proposers.abstaining import ABSTAINS
 from device_sdk.runtimes.port import Array

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from device_sdk.policies.costs.evidence import Network
 from device_sdk.policies.costs.threshold_sweep import Costs
-from device_sdk.policies.planning.families import Family, always
+from device_sdk.policies.planning.choice import Family, always
 from device_sdk.policies.planning.ground import Ground
 from device_sdk.supernet.cost import Power
 

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from device_sdk.errors import UsageError
-from device_sdk.offload.pooling import LogarithmicPool
+from device_sdk.offload.remote_model import LogarithmicPool
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.costs.expected_cost import expected_cost
 from device_sdk.supernet.blocks import Exit, Golden, Rendition

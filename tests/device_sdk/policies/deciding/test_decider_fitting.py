@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import InputError
-from device_sdk.execution.deciders import confidence, ease, hard
 from device_sdk.policies.deciding.decider_fitting import (
     ALL_FEATURES,
     TOP_TWO,
@@ -14,6 +13,7 @@ from device_sdk.policies.deciding.decider_fitting import (
     fit_logistic,
     mean_gain,
 )
+from device_sdk.supernet.deciders.port import confidence, ease, hard
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import InputError
-from device_sdk.policies.deciding.pool_fitting import fit_pool
+from device_sdk.policies.deciding.decider_fitting import fit_pool
 
 CLASSES = 6
 

@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import InputError
-from device_sdk.execution.deciders import ease, entropy
 from device_sdk.policies.deciding.decider_fitting import Viewed, cross_fitted_eases, fit_logistic, mean_gain
-from device_sdk.policies.deciding.router_fitting import fit_router, fit_router_if_better
-from device_sdk.policies.deciding.router_settings import RouterSettings
-from device_sdk.supernet.plan import Abstain, Edge, Plan, Subnet
-from device_sdk.supernet.plan_json import decode_plan, encode_plan
+from device_sdk.policies.deciding.router_fitting import RouterSettings, fit_router, fit_router_if_better
+from device_sdk.supernet.deciders.port import Seen, ease
+from device_sdk.supernet.plan import Abstain, Edge, Plan, Subnet, decode_plan, encode_plan
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +21,7 @@ def test_what_the_probabilities_tell_is_learned_for_new_samples(logits):
     found = fit_router(logits[:1500], easy[:1500])
     new = ease(found.decider, logits[1500:])
     assert ((new > np.median(new)) == easy[1500:]).mean() > 0.8
-    by_entropy = -entropy(logits[1500:])
+    by_entropy = -Seen(logits[1500:]).entropy
     assert ((by_entropy > np.median(by_entropy)) == easy[1500:]).mean() < 0.7
 
 
@@ -63,7 +61,7 @@ def test_a_handful_of_samples_is_enough_to_try():
 def test_a_router_is_preferred_only_where_it_ranks_new_samples_better(logits):
     ordered = np.sort(logits, axis=1)
     hidden = ordered[:, -2] - ordered[:, -3] > 1.2  # nothing that the entropy shows
-    by_entropy = -entropy(logits)
+    by_entropy = -Seen(logits).entropy
     found = fit_router_if_better(logits, hidden, by_entropy)
     assert mean_gain(found.eases, ~hidden) > mean_gain(by_entropy, ~hidden)
     assert fit_router_if_better(logits, by_entropy > np.median(by_entropy), by_entropy) is None
@@ -74,7 +72,7 @@ def test_a_rival_is_judged_on_samples_that_it_left_out():
     """A regression with a number per class that has seen the samples ranks them better than it does new ones."""
     random = np.random.default_rng(3)
     logits = random.normal(size=(400, 40)).astype(np.float32)
-    unsure = entropy(logits)
+    unsure = Seen(logits).entropy
     easy = random.uniform(size=400) < 1 / (1 + np.exp((unsure - unsure.mean()) / unsure.std()))
     rival = fit_logistic(logits, easy)
     seen, left_out = ease(rival, logits), cross_fitted_eases(logits, easy)
@@ -88,9 +86,9 @@ def test_a_rival_is_judged_on_samples_that_it_left_out():
 def test_the_router_is_the_entropy_where_nothing_else_helps():
     random = np.random.default_rng(4)
     logits = (random.normal(size=(600, 10)) * 3).astype(np.float32)
-    easy = random.uniform(size=600) < 1 / (1 + np.exp(3 * entropy(logits) - 4))
+    easy = random.uniform(size=600) < 1 / (1 + np.exp(3 * Seen(logits).entropy - 4))
     found = fit_router(logits, easy, RouterSettings(penalties=(np.inf,), most_epochs=0)).decider
-    assert np.array_equal(np.argsort(ease(found, logits)), np.argsort(-entropy(logits)))
+    assert np.array_equal(np.argsort(ease(found, logits)), np.argsort(-Seen(logits).entropy))
 
 
 def test_networks_correct_the_regression_where_that_lowers_the_loss(logits):
@@ -116,7 +114,7 @@ def test_views_of_a_sample_are_left_out_with_it():
 
 def test_views_that_are_hard_are_enough_where_all_samples_are_easy():
     logits = np.random.default_rng(6).normal(size=(100, 10)).astype(np.float32) * 3
-    shown, easy = np.stack([logits, logits / 2]), np.stack([np.full(100, True), -entropy(logits / 2) > -0.5])
+    shown, easy = np.stack([logits, logits / 2]), np.stack([np.full(100, True), -Seen(logits / 2).entropy > -0.5])
     assert fit_router(logits, np.full(100, True)) is None
     found = fit_router(logits, np.full(100, True), views=Viewed(shown, easy))
     assert np.isfinite(found.eases).all()

@@ -5,8 +5,8 @@ import pytest
 
 from device_sdk.errors import BudgetError
 from device_sdk.execution.loaded_plan import LoadedPlan
-from device_sdk.execution.memory_cap import MemoryCap
 from device_sdk.execution.paging import least_memory_cap_bytes
+from device_sdk.execution.running_calls import MemoryCap
 from device_sdk.policies.exits.elastic_plan import least_plan_bytes, plan_within, whole_plan_bytes
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.plan import (

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from device_sdk.policies.exits.timed_exits import with_further_exits, without_timed_exits
+from device_sdk.policies.exits.placed_exits import with_further_exits, without_timed_exits
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice, Plan, RemoteRef, Split
 
 

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import InfeasibleBudgetError, InputError, UsageError
-from device_sdk.execution.deciders import hard
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.hybrid.choice import choose_hybrid
-from device_sdk.policies.hybrid.costs import energy_costs, latency_costs, macs_costs
+from device_sdk.policies.hybrid.choice import choose_hybrid, energy_costs, latency_costs, macs_costs
 from device_sdk.policies.hybrid.joint_search import JointSettings
 from device_sdk.supernet.cost import Power, Uplink
+from device_sdk.supernet.deciders.port import hard
 from device_sdk.supernet.plan import Ask
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import InputError, UsageError
-from device_sdk.execution.deciders import ease
 from device_sdk.policies.hybrid.joint_search import (
     HybridMember,
     HybridPool,
@@ -18,6 +17,7 @@ from device_sdk.policies.hybrid.joint_search import (
     ranked_pairs,
     separate_pair,
 )
+from device_sdk.supernet.deciders.port import ease
 from device_sdk.supernet.plan import Entropy
 
 

@@ -9,12 +9,11 @@ import pytest
 
 from device_sdk.policies.costs.route import RemoteCall
 from device_sdk.policies.deciding.thresholds import ExitSamples
-from device_sdk.policies.joint_thresholds.grid import Grid
+from device_sdk.policies.joint_thresholds.bounds import AskingEnd, Grid, percentile
 from device_sdk.policies.joint_thresholds.optimum import Effort, best_thresholds
-from device_sdk.policies.joint_thresholds.table import AskingEnd, percentile
 from device_sdk.supernet.cost import PlanCost, Power
+from device_sdk.supernet.goal import Requirement
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice
-from device_sdk.supernet.requirement import Requirement
 
 POWER = Power(active_w=2.0, radio_w=3.0, waiting_w=0.5)
 CALL = RemoteCall(300, 7.0, 2.0)

@@ -8,10 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from device_sdk.errors import UsageError
-from device_sdk.policies.measured_splits.decision import choose
-from device_sdk.policies.measured_splits.limits import MOST_MEASURED, SplitLimits
-from device_sdk.policies.planning.split_front import split_front
-from device_sdk.policies.splitting.handling import JpegCoding
+from device_sdk.policies.measured_splits.decision import MOST_MEASURED, SplitLimits, choose
+from device_sdk.policies.planning.front import split_front
+from device_sdk.policies.splitting.path_splits import JpegCoding
 from device_sdk.supernet.cost import MB, Uplink
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice, Plan, Split
 

@@ -5,8 +5,13 @@ import pytest
 
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.packing import packet_bytes
-from device_sdk.policies.measured_splits.few_bits import WIDTHS, answers_in_few_bits, few_bits_ms, narrow_cuts
-from device_sdk.policies.measured_splits.measuring import SplitScore
+from device_sdk.policies.measured_splits.measuring import (
+    WIDTHS,
+    SplitScore,
+    answers_in_few_bits,
+    few_bits_ms,
+    narrow_cuts,
+)
 from device_sdk.policies.scores import score_of
 from device_sdk.policies.splitting.path_splits import split_costs
 from device_sdk.session.samples import SampleChecker

@@ -10,11 +10,15 @@ import pytest
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.packing import Activations, pack, unpack
 from device_sdk.offload.remote_calls import RemoteReply
-from device_sdk.policies.measured_splits.jpeg_inputs import JpegInputs
-from device_sdk.policies.measured_splits.measuring import SplitScore, as_received, call_handling, codec_handling
+from device_sdk.policies.measured_splits.measuring import (
+    JpegInputs,
+    SplitScore,
+    as_received,
+    call_handling,
+    codec_handling,
+)
 from device_sdk.policies.scores import score_of
-from device_sdk.policies.splitting.handling import Handling
-from device_sdk.policies.splitting.path_splits import split_costs
+from device_sdk.policies.splitting.path_splits import Handling, split_costs
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.samples import SampleChecker
 from device_sdk.supernet.cost import Uplink

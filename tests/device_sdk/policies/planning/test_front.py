@@ -11,11 +11,11 @@ from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.costs.expected_cost import expected_cost
 from device_sdk.policies.planning.front import Offer, PlanFront, Way, make_front
 from device_sdk.policies.planning.planner import Planner
-from device_sdk.policies.splitting.handling import Handling
+from device_sdk.policies.splitting.path_splits import Handling
 from device_sdk.supernet.blocks import Exit, Golden, Rendition
 from device_sdk.supernet.cost import CostModel, EdgeCost, Power, Uplink
+from device_sdk.supernet.goal import Requirement
 from device_sdk.supernet.plan import Ask, Edge, ExitChoice, MaxConfidence, Plan, RemoteRef, Subnet
-from device_sdk.supernet.requirement import Requirement
 from device_sdk.supernet.supernet import Supernet
 
 COUNT, CLASSES = 60, 3

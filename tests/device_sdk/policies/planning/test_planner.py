@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import BudgetError, InfeasibleBudgetError, InputError, UsageError
-from device_sdk.execution.deciders import confidence
-from device_sdk.offload.pooling import LogarithmicPool
+from device_sdk.offload.remote_model import LogarithmicPool
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.costs.expected_cost import expected_cost
 from device_sdk.policies.costs.route import Route
-from device_sdk.policies.costs.split_sweep import Crossing, sweep_splits
-from device_sdk.policies.costs.threshold_sweep import Ranking, Sweep
+from device_sdk.policies.costs.threshold_sweep import Crossing, Ranking, Sweep, sweep_splits
 from device_sdk.policies.planning.planner import Planner
-from device_sdk.policies.splitting.handling import Handling
+from device_sdk.policies.splitting.path_splits import Handling
 from device_sdk.supernet.blocks import Exit, Golden, Rendition
 from device_sdk.supernet.cost import CostModel, EdgeCost, Power, Uplink
+from device_sdk.supernet.deciders.port import confidence
+from device_sdk.supernet.goal import Requirement, best_plan
 from device_sdk.supernet.paths import enumerate_subnets
 from device_sdk.supernet.plan import (
     UNREACHABLE_CONFIDENCE,
@@ -35,7 +35,6 @@ from device_sdk.supernet.plan import (
     RemoteRef,
     Split,
 )
-from device_sdk.supernet.requirement import Requirement, best_plan
 from device_sdk.supernet.supernet import Supernet
 
 COUNT, CLASSES = 40, 3

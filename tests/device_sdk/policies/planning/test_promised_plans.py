@@ -6,11 +6,10 @@ import pytest
 from device_sdk.errors import BudgetError, InfeasibleBudgetError
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.costs.expected_cost import expected_cost
-from device_sdk.policies.planning.planner import Planner
-from device_sdk.policies.planning.promised_plans import PromisedPlans
+from device_sdk.policies.planning.planner import Planner, PromisedPlans
 from device_sdk.supernet.cost import CostModel, EdgeCost, Uplink
+from device_sdk.supernet.goal import Requirement
 from device_sdk.supernet.plan import RemoteRef
-from device_sdk.supernet.requirement import Requirement
 
 SERVER, CLASSES = RemoteRef("big"), 3
 NETWORK = Network(uplink=Uplink(10.0, 2.0), answer_ms={SERVER: 1.0}, input_bytes=500)

@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_sdk.policies.splitting.bit_allocation import allocation
+from device_sdk.policies.splitting.head_renditions import allocation
 
 OPTIONS = st.lists(
     st.tuples(st.integers(0, 60), st.floats(0, 9)), min_size=1, max_size=3, unique_by=lambda option: option[0]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.policies.splitting.handling import Handling, TimedCall, corrected, fit_calls, ms_per_byte
+from device_sdk.policies.splitting.path_splits import Handling, TimedCall, corrected, fit_calls, ms_per_byte
 from device_sdk.supernet.cost import Uplink
 
 MS = st.floats(-50, 50)

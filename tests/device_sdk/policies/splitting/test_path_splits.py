@@ -6,8 +6,8 @@ import pytest
 from device_sdk.errors import UsageError
 from device_sdk.offload.packing import packet_bytes
 from device_sdk.policies.splitting import best_split, split_costs
-from device_sdk.policies.splitting.handling import JpegCoding
 from device_sdk.policies.splitting.head_renditions import Head
+from device_sdk.policies.splitting.path_splits import JpegCoding
 from device_sdk.supernet.cost import Uplink
 from device_sdk.supernet.plan import Edge, Subnet
 

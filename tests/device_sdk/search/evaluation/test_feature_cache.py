@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.search.evaluation.feature_cache import FeatureCache
+from device_sdk.search.evaluation.prefix_tree import FeatureCache
 from device_sdk.supernet.plan import Edge
 
 

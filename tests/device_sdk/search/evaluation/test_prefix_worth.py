@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.search.evaluation.prefix_worth import prefix_worth
+from device_sdk.search.evaluation.prefix_tree import prefix_worth
 from device_sdk.supernet.plan import Edge, Subnet
 
 

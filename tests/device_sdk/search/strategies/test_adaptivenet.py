@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from device_sdk.errors import InfeasibleBudgetError, UsageError
 from device_sdk.search import AdaptiveNetSearch
-from device_sdk.search.feasibility import require_feasible
+from device_sdk.search.nearby import require_feasible
 from device_sdk.search.port import best_within
 from device_sdk.supernet.cost import Budget
 

@@ -317,7 +317,7 @@ private fun release(data: ByteArray, lists: List<KeyList>): Release {
     if (envelope.signedBy(lists.flatMapTo(mutableSetOf()) { it.releaseKeys }, RELEASE_CONTEXT).isEmpty()) {
         throw SignatureError(
             "$RELEASE is not signed by a release key of key list ${lists.last().number}",
-            "it was altered, or its key was revoked; the operator signs with: pathweave release sign",
+            "it was altered, or its key was revoked; the operator signs with: pathweave sign release sign",
         )
     }
     val release = envelope.decode(RELEASE, ::releaseOf)
@@ -366,7 +366,7 @@ private fun requireUnexpired(what: String, expiresAtS: Long, clockS: Long, prove
     }
     throw ExpiredError(
         "$what expired on ${utc(expiresAtS)}: newer ones may be withheld",
-        "ask who runs the server to renew it (pathweave release renew)",
+        "ask who runs the server to renew it (pathweave sign release renew)",
     )
 }
 

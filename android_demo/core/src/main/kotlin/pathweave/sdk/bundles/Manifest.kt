@@ -30,7 +30,7 @@ import pathweave.sdk.supernet.extents
 import pathweave.sdk.supernet.sides
 
 /** Its major version is the one that is understood. */
-public const val FORMAT_VERSION: String = "1.4"
+public const val FORMAT_VERSION: String = "1.5"
 
 private const val SHARED_SIZED_SINCE = 3 // minor version from which every shared blob has a size
 private const val BLOB_MAX_BYTES_STATED = 1L shl 31
@@ -175,7 +175,7 @@ private fun checkNames(manifest: Manifest) {
         throw ManifestError("blob name '${blob.take(80)}' is not 64 hexadecimal digits")
     }
     val names = listOf(manifest.name) + manifest.blocks.map { it.id } + manifest.exits.map { it.id }
-    names.find { !IDENTIFIER.matches(it) }?.let { name ->
+    (names + manifest.blocks.map { it.kind.text }).find { !IDENTIFIER.matches(it) }?.let { name ->
         throw ManifestError("name '${name.take(80)}' has characters that names must not have")
     }
 }
@@ -281,7 +281,7 @@ private fun block(place: JsonPlace): Block {
         id = place["id"].text(),
         start = place["start"].size(),
         end = place["end"].size(),
-        kind = place["kind"].oneOf { text -> BlockKind.entries.find { it.text == text } },
+        kind = BlockKind(place["kind"].text()),
         parameters = place["parameters"].whole(),
         macs = place["macs"].whole(),
         renditions = place["renditions"].items().map(::rendition),

@@ -1,6 +1,6 @@
 /**
  * Limits on the counts and lengths in a manifest, checked before anything is built from it; the same as
- * device_sdk/bundles/manifest_limits.py.
+ * device_sdk/bundles/manifest_reading.py.
  *
  * They keep all later work proportional to the manifest's bytes. EfficientNet-Lite0's bundle has 33 cut points, 57
  * blocks and 114 renditions.

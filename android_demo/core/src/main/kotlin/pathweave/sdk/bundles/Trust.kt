@@ -7,8 +7,8 @@ import java.util.Base64
 import org.bouncycastle.math.ec.rfc8032.Ed25519
 import pathweave.sdk.SignatureError
 
-private const val NO_RELEASE = "who publishes the bundle makes it: pathweave release sign"
-private const val ANY_KEY = "make a pair with: pathweave key new NAME"
+private const val NO_RELEASE = "who publishes the bundle makes it: pathweave sign release sign"
+private const val ANY_KEY = "make a pair with: pathweave sign key new NAME"
 
 /** What of a bundle is signed, in exact bytes. [source]: where it is, for messages. */
 internal class SignedParts(
@@ -75,7 +75,7 @@ public fun loadTrust(file: File): Trust {
 public const val SIGNATURE_BYTES: Int = 64
 
 private const val KEY_BYTES = 32
-private const val NEW_KEY = "make a pair with: pathweave key new NAME"
+private const val NEW_KEY = "make a pair with: pathweave sign key new NAME"
 private val PEM = Regex("-----BEGIN PUBLIC KEY-----([A-Za-z0-9+/=\\s]+)-----END PUBLIC KEY-----")
 
 // SubjectPublicKeyInfo of an Ed25519 key: these bytes of DER (RFC 8410), then the key

@@ -19,7 +19,7 @@ internal fun List<Tensor>.bytes(): Long = sumOf { it.size.toLong() * it.dtype.by
  *
  * [keptBytes], the sum of the arrays' sizes, never exceeds [capBytes]: entries are evicted before one is added. Pinned
  * entries are not evicted; of the others the least valuable is evicted first. An unpinned entry of value 0 is dropped
- * at once. Source: AdaptiveNet §5.2, there without persistence. Mirrors device_sdk/search/evaluation/feature_cache.py.
+ * at once. Source: AdaptiveNet §5.2, there without persistence. Mirrors device_sdk/search/evaluation/prefix_tree.py.
  */
 internal class FeatureCache(private val capBytes: Long) {
     private class Entry(val features: List<Tensor>, val bytes: Long) {

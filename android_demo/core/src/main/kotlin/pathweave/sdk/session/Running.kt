@@ -1,4 +1,4 @@
-/** An anytime run: it may be ended at any moment, and has the best answer so far: device_sdk/session/running.py. */
+/** An anytime run: it may be ended at any moment, and has the best answer so far: device_sdk/session/answer.py. */
 package pathweave.sdk.session
 
 import java.io.Closeable

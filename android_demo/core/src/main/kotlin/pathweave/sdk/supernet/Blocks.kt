@@ -13,15 +13,16 @@ public const val FP32: String = "fp32"
 
 private const val PROCESSOR = "CPUExecutionProvider"
 
-/** What a block is. [text] is how the manifest writes it. */
-public enum class BlockKind(public val text: String) {
-    ORIGINAL("original"),
-    MERGED("merged"),
-    SHRUNK("shrunk"),
-    IDENTITY("identity"),
-    ;
-
+/** A block's kind, as the manifest writes it. Blocks of others than those below run too. */
+@JvmInline
+public value class BlockKind(public val text: String) {
     override fun toString(): String = text
+
+    public companion object {
+        public val ORIGINAL: BlockKind = BlockKind("original")
+        public val MERGED: BlockKind = BlockKind("merged")
+        public val SHRUNK: BlockKind = BlockKind("shrunk")
+    }
 }
 
 /**

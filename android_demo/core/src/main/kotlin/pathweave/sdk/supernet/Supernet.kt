@@ -362,10 +362,12 @@ public class Supernet(
     private fun checkBlock(block: Block) {
         val (start, end) = block.start to block.end
         refuseUnless(start in 0 until end && end <= outputIndex) { "block ${block.id} runs from $start to $end" }
-        // an identity skips a span of any length
-        refuseUnless(block.kind == BlockKind.IDENTITY || (end - start > 1) == (block.kind == BlockKind.MERGED)) {
-            "block ${block.id} is ${block.kind}, but runs from $start to $end"
+        val fits = when (block.kind) {
+            BlockKind.ORIGINAL, BlockKind.SHRUNK -> end - start == 1
+            BlockKind.MERGED -> end - start > 1
+            else -> true
         }
+        refuseUnless(fits) { "block ${block.id} is ${block.kind}, but runs from $start to $end" }
         checkRenditions("block ${block.id}", block.renditions)
         val jumped = nextMandatory[start]
         refuseUnless(jumped >= end) { "block ${block.id} jumps over the mandatory cut point $jumped" }

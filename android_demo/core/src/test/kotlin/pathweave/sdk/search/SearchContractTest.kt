@@ -106,7 +106,7 @@ private fun supernetOf(graph: JsonElement): Supernet {
             val (name, error) = it.items
             Rendition(name.text, "none", "0".repeat(64), 1, golden, anySize = true, error = error.number)
         }
-        val kind = BlockKind.entries.first { it.text == one["kind"].text }
+        val kind = BlockKind(one["kind"].text)
         Block(one["id"].text, one["start"].int, one["end"].int, kind, 0, 0, renditions, one["error"].number)
     }
     val sizes = graph["sizes"].items.map {

@@ -1,0 +1,1 @@
+"""Images and targets: decoded on demand, batched, augmented."""

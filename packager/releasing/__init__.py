@@ -1,1 +1,0 @@
-"""The operator's side of key lists and releases: making, signing and renewing them."""
