@@ -8,7 +8,7 @@ fun main(arguments: Array<String>) {
     AdaptiveModel.open(bundle, trust = TrustedKey.read(key)).use { model ->
         val size = checkNotNull(model.imageSize) { "this model takes no images" }
         val channels = model.bundle.manifest.preprocessing.channels
-        val answer = model.classify(Image(ByteArray(size.height * size.width * channels), size, channels))
+        val answer = model(Image(ByteArray(size.height * size.width * channels), size, channels))
         println("${answer.labels[0]} by ${answer.source[0]} in ${answer.latencyMs} ms")
     }
 }

@@ -25,7 +25,7 @@ class AdaptScreen(
     private val folder = column.button(R.string.add_folder) { pickFolder() }
     private val clear = column.button(R.string.clear_pictures) { app.clearPictures() }
     private val counted = column.text()
-    private val exits = column.box(R.string.calibrate_exits)
+    private val exits = column.box(R.string.consider_exits)
     private val adapt = column.button(R.string.adapt) {
         app.adapt(BudgetPositions(latency.position, memory.position, energy.position), exits.isChecked)
     }
@@ -73,11 +73,11 @@ class AdaptScreen(
     }
 
     private fun words(adapted: Adapted): String = listOfNotNull(
-        activity.getString(R.string.adapted, adapted.measuredMs, adapted.fullMs),
+        adapted.measuredMs?.let { activity.getString(R.string.adapted, it, adapted.fullMs ?: 0.0) },
         adapted.accuracy?.let {
             activity.getString(R.string.accuracies, percent(it), percent(adapted.fullAccuracy ?: 0.0))
         },
-        if (adapted.exitsCalibrated) activity.getString(R.string.exits_calibrated) else null,
+        if (adapted.withExits) activity.getString(R.string.with_exits) else null,
         if (adapted.leftOut > 0) activity.getString(R.string.left_out, adapted.leftOut) else null,
     ).joinToString("\n")
 }

@@ -30,7 +30,7 @@ internal class R {
         const val add_folder = 25
         const val clear_pictures = 26
         const val pictures_counted = 27
-        const val calibrate_exits = 28
+        const val consider_exits = 28
         const val adapt = 29
         const val cancel = 30
         const val stage_profile = 31
@@ -39,7 +39,7 @@ internal class R {
         const val stage_judge = 34
         const val adapted = 35
         const val accuracies = 36
-        const val exits_calibrated = 37
+        const val with_exits = 37
         const val left_out = 38
         const val pick = 39
         const val use_exits = 40

@@ -17,20 +17,22 @@ import pathweave.sdk.AdaptiveModel
 import pathweave.sdk.PathweaveError
 import pathweave.sdk.UsageError
 import pathweave.sdk.adapt
-import pathweave.sdk.calibrate
 import pathweave.sdk.data.Image
 import pathweave.sdk.data.fitted
 import pathweave.sdk.logs.readLog
 import pathweave.sdk.policies.AdaptationProgress
 import pathweave.sdk.policies.AdaptationStage
+import pathweave.sdk.profile
 import pathweave.sdk.session.DeviceConditions
+import pathweave.sdk.session.Signal
 import pathweave.sdk.session.WorkConstraints
 import pathweave.sdk.session.WorkResult
 import pathweave.sdk.session.logPath
 import pathweave.sdk.supernet.ExitChoice
+import pathweave.sdk.supernet.Goal
 import pathweave.sdk.supernet.Hard
+import pathweave.sdk.supernet.Kind
 import pathweave.sdk.supernet.Plan
-import pathweave.sdk.supernet.Requirement
 
 private const val EARLY_CONFIDENCE = 0.9
 private const val LONGEST_MEAN_MS = 1000.0 // of a plan that asks the server
@@ -92,7 +94,7 @@ class AppModel(
     /** Connects the server where it may be asked; else none, and the device answers what plans send. */
     private fun connect(current: AdaptiveModel) {
         val server = if (bundles.asking) bundles.serverModel(jpegFor(current)) else null
-        if (server == null) current.disconnect() else current.connect(server)
+        if (server == null) current.remote.disconnect() else current.remote.connect(server)
     }
 
     private fun openNow(source: BundleSource) {
@@ -101,7 +103,7 @@ class AppModel(
         live.stop()
         model?.close()
         model = opened
-        device.memory?.let { opened.watchMemory(it) }
+        device.memory?.let { opened.live.start(Signal.MEMORY, pressure = it) }
         pictures = PrivatePictures(opened.bundle.manifest.task.classNames)
         state.change { it.with(found, fromServer = source !is BundleSource.Folder) }
         connect(opened)
@@ -161,8 +163,7 @@ class AppModel(
     }
 
     /**
-     * Adapts to the budget of the sliders on the pictures, and keeps it from then on. [exits]: calibrate them too, on
-     * pictures that the search does not see.
+     * Adapts to the sliders on the pictures, and keeps their limits from then on. [exits]: subnets compete with and without.
      */
     fun adapt(positions: BudgetPositions, exits: Boolean): Job =
         begin(Busy.ADAPTING) { adaptNow(requireModel(), positions, exits) }.also { measuring = it }
@@ -174,19 +175,20 @@ class AppModel(
 
     private suspend fun adaptNow(current: AdaptiveModel, positions: BudgetPositions, exits: Boolean) {
         val ranges = state.value.ranges ?: throw UsageError("the sliders have no range yet", "profile the device first")
-        val budget = ranges.budget(positions)?.let(ranges::asShare) ?: throw UsageError("nothing is limited", "set a limit with a slider")
-        val sets = pictures.sets(exits)
+        val goal = ranges.goal(positions) ?: throw UsageError("nothing is limited", "set a limit with a slider")
+        val samples = pictures.samples()
+        val kinds = setOfNotNull(Kind.SUBNETS, Kind.EXITS.takeIf { exits })
         bundles.adapting = true
         try {
-            val found = current.adapt(sets.adaptation.images, sets.adaptation.labels, budget, onProgress = ::showProgress)
-            sets.calibration?.let { current.calibrate(current.inputs(it.images), it.labels) }
+            val inputs = current.inputs(samples.images)
+            val found = current.adapt(inputs, goal, kinds, samples.labels, onProgress = ::showProgress)
             val shown = Adapted(
-                found.measuredMs,
-                found.fullMeasuredMs,
-                found.accuracyHoldout,
-                found.fullAccuracyHoldout,
-                sets.leftOut,
-                exitsCalibrated = sets.calibration != null,
+                found.measured?.latencyMs,
+                found.measured?.fullMs,
+                found.heldOut?.accuracy,
+                found.fullAccuracy,
+                samples.leftOut,
+                withExits = found.plan.exits.any { it.decides },
             )
             state.change { it.copy(adapted = shown) }
         } finally {
@@ -202,7 +204,7 @@ class AppModel(
 
     /**
      * With or without exits from now on, the subnet in use stays. Their threshold is a guess; adapting with exits
-     * calibrates it.
+     * chooses it.
      */
     fun useExits(use: Boolean): Job = begin(busy = null) {
         val current = requireModel()
@@ -229,16 +231,16 @@ class AppModel(
         }
     }
 
-    private fun askNow(current: AdaptiveModel) {
+    private suspend fun askNow(current: AdaptiveModel) {
         val server = bundles.serverModel(jpegFor(current))
             ?: throw UsageError("there is no server to ask", "open a bundle from a server, and go online")
-        val samples = pictures.sets(exits = false).adaptation
-        val wanted = Requirement(latencyMs = LONGEST_MEAN_MS, coverage = 1.0)
+        val samples = pictures.samples()
         val before = current.plan
-        current.connect(server)
+        current.remote.connect(server)
         try {
-            val planned = current.planFor(samples.images, samples.labels, wanted)
-            planned.notes.firstOrNull()?.let { throw UsageError(it, "try again when the server answers") }
+            val inputs = current.inputs(samples.images)
+            val found = current.adapt(inputs, Goal(latencyMs = LONGEST_MEAN_MS), labels = samples.labels)
+            found.notes.firstOrNull()?.let { throw UsageError(it, "try again when the server answers") }
             bundles.asking = true
         } catch (error: PathweaveError) {
             current.use(before)
@@ -259,15 +261,15 @@ class AppModel(
         }
     }
 
-    /** Has live update keep the budget of the last adaptation, if there was one to a latency. */
+    /** Has live update keep the latency of the last adaptation, if there was one. */
     private fun watch(current: AdaptiveModel) = try {
-        current.watch()
+        current.live.start(Signal.LATENCY)
     } catch (_: UsageError) {
         // there is no pool, or the plan in use is none of it: it stays as it is
     }
 
     private fun showPlan(current: AdaptiveModel) =
-        state.change { it.copy(plan = current.plan, watching = current.watching, figures = LiveFigures()) }
+        state.change { it.copy(plan = current.plan, watching = Signal.LATENCY in current.live.running, figures = LiveFigures()) }
 
     // -- answers
 

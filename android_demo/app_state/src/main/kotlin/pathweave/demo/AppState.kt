@@ -22,12 +22,12 @@ data class Opened(
 
 /** What an adaptation found, in milliseconds and shares of right answers; null: not known. */
 data class Adapted(
-    val measuredMs: Double,
-    val fullMs: Double,
+    val measuredMs: Double?,
+    val fullMs: Double?,
     val accuracy: Double?,
     val fullAccuracy: Double?,
     val leftOut: Int,
-    val exitsCalibrated: Boolean,
+    val withExits: Boolean,
 )
 
 /** The pictures that are kept for adapting. */

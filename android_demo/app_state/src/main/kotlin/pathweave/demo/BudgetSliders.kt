@@ -8,7 +8,7 @@ import kotlin.math.roundToInt
 import pathweave.sdk.profiling.Profile
 import pathweave.sdk.search.fastestWithin
 import pathweave.sdk.search.smallestSubnet
-import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.Goal
 import pathweave.sdk.supernet.MB
 import pathweave.sdk.supernet.Supernet
 
@@ -59,23 +59,19 @@ data class BudgetRanges(val latencyMs: SliderRange, val memoryMb: SliderRange, v
     /** Millijoules per answer. */
     val energyMj: SliderRange? = watts?.let { SliderRange(it * latencyMs.least, it * latencyMs.most) }
 
-    /** The same with its latency as a share of the full model's, which is measured as the app will see it. */
-    fun asShare(budget: Budget): Budget {
-        val limitMs = budget.latencyMs ?: return budget
-        return budget.copy(latencyMs = null, latencyRatio = LATENCY_MARGIN * limitMs / latencyMs.most)
-    }
-
     /**
-     * The budget; null where no slider sets a limit.
+     * The goal; null where no slider sets a limit. Its latency is a share of the full model's, which is measured as the app
+     * will see it.
      *
      * A limit on energy becomes one on latency: the power is taken to be the same for all subnets, as the SDK's power
      * model takes it.
      */
-    fun budget(positions: BudgetPositions): Budget? {
+    fun goal(positions: BudgetPositions): Goal? {
         val byEnergyMs = energyMj?.at(positions.energy)?.let { it / checkNotNull(watts) }
         val limitMs = listOfNotNull(latencyMs.at(positions.latency), byEnergyMs).minOrNull()
         val limitMb = memoryMb.at(positions.memory)
-        return if (limitMs == null && limitMb == null) null else Budget(limitMs, limitMb)
+        if (limitMs == null && limitMb == null) return null
+        return Goal(latencyRatio = limitMs?.let { LATENCY_MARGIN * it / latencyMs.most }, memoryMb = limitMb)
     }
 }
 

@@ -68,11 +68,11 @@ class RepeatedFrames(private val images: List<Image>, private val pauseMs: Long)
 /** How pictures are answered. [deadlineMs]: null for none. [anytime]: run until then, and take the best there is. */
 data class AnswerMode(val deadlineMs: Double? = null, val anytime: Boolean = false)
 
-/** The answer to [image] in this [mode]; throws as [AdaptiveModel.classify]. */
+/** The answer to [image] in this [mode]; throws as a call of the model. */
 fun AdaptiveModel.answer(image: Image, mode: AnswerMode): Answer {
-    val deadlineMs = mode.deadlineMs ?: return classify(image)
-    if (!mode.anytime) return classify(image, deadlineMs = deadlineMs)
-    return start(image).use { running ->
+    val deadlineMs = mode.deadlineMs ?: return invoke(image)
+    if (!mode.anytime) return invoke(image, deadlineMs = deadlineMs)
+    return stream(image).use { running ->
         try {
             running.waitEnd(deadlineMs.toLong().coerceAtLeast(1))
         } catch (_: NoAnswerYetError) {

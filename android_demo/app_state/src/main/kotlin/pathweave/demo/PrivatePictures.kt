@@ -7,14 +7,11 @@ import pathweave.sdk.data.Image
 /** Most bytes of pixels that are kept. */
 const val PICTURES_MAX_BYTES: Long = 64_000_000
 
-private const val FEWEST_TO_CALIBRATE = 30 // pictures; with fewer, thresholds of exits would be luck
-private const val CALIBRATED_ON = 3 // every third picture
-
-/** Pictures with their classes. [labels]: class indices, or null: none is labelled. */
-class Samples(val images: List<Image>, val labels: IntArray?)
-
-/** What to adapt on, and what to calibrate the exits on. [leftOut]: pictures without a label beside labelled ones. */
-class SampleSets(val adaptation: Samples, val calibration: Samples?, val leftOut: Int)
+/**
+ * Pictures with their classes. [labels]: class indices, or null: none is labelled. [leftOut]: pictures without a label
+ * beside labelled ones.
+ */
+class Samples(val images: List<Image>, val labels: IntArray?, val leftOut: Int)
 
 /** [names]: of the model's classes. */
 class PrivatePictures private constructor(
@@ -60,19 +57,12 @@ class PrivatePictures private constructor(
 
     /**
      * The pictures as samples. Where some have a label, those without are left out; without any label, the full model's
-     * answers stand in. With [exits] every third is kept for calibrating them, if there are enough.
+     * answers stand in.
      */
-    fun sets(exits: Boolean): SampleSets {
+    fun samples(): Samples {
         val some = labelled > 0
         val used = images.indices.filter { !some || classes[it] != null }
-        val calibrates = exits && used.size >= FEWEST_TO_CALIBRATE
-        val (others, kept) = used.withIndex().partition { (number, _) ->
-            calibrates && number % CALIBRATED_ON == CALIBRATED_ON - 1
-        }
-        fun samples(chosen: List<IndexedValue<Int>>) = Samples(
-            chosen.map { images[it.value] },
-            if (some) IntArray(chosen.size) { checkNotNull(classes[chosen[it].value]) } else null,
-        )
-        return SampleSets(samples(kept), if (calibrates) samples(others) else null, images.size - used.size)
+        val labels = if (some) IntArray(used.size) { checkNotNull(classes[used[it]]) } else null
+        return Samples(used.map(images::get), labels, images.size - used.size)
     }
 }

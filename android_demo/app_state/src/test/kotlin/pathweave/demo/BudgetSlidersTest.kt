@@ -6,7 +6,7 @@ import org.junit.jupiter.api.Assertions.assertThrows
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import pathweave.sdk.AdaptiveModel
-import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.Goal
 
 class BudgetSlidersTest {
     private val ranges = BudgetRanges(SliderRange(2.0, 32.0), SliderRange(1.0, 10.0))
@@ -36,30 +36,33 @@ class BudgetSlidersTest {
         assertThrows(IllegalArgumentException::class.java) { SliderRange(Double.NaN, 1.0) }
     }
 
+    /** A share of the full model's latency, which is half of the most. */
+    private fun limitMs(goal: Goal) = goal.latencyRatio!! * ranges.latencyMs.most / 2
+
     @Test
     fun `every slider sets its limit, and none sets none`() {
-        assertNull(ranges.budget(BudgetPositions()))
-        assertEquals(Budget(memoryMb = 1.0), ranges.budget(BudgetPositions(memory = 0)))
-        val both = ranges.budget(BudgetPositions(latency = 0, memory = SLIDER_STEPS - 1))!!
-        assertEquals(2.0, both.latencyMs!!, 1e-9)
+        assertNull(ranges.goal(BudgetPositions()))
+        assertEquals(Goal(memoryMb = 1.0), ranges.goal(BudgetPositions(memory = 0)))
+        val both = ranges.goal(BudgetPositions(latency = 0, memory = SLIDER_STEPS - 1))!!
+        assertEquals(2.0, limitMs(both), 1e-9)
         assertEquals(10.0, both.memoryMb!!, 1e-9)
     }
 
     @Test
     fun `a limit on energy is one on latency at the power that was metered`() {
         assertNull(ranges.energyMj)
-        assertNull(ranges.budget(BudgetPositions(energy = 0)), "without a meter there is no such slider")
+        assertNull(ranges.goal(BudgetPositions(energy = 0)), "without a meter there is no such slider")
         val metered = ranges.copy(watts = 2.5)
         assertEquals(5.0, metered.energyMj!!.at(0)!!, 1e-9)
-        assertEquals(2.0, metered.budget(BudgetPositions(energy = 0))!!.latencyMs!!, 1e-9)
-        val tighter = metered.budget(BudgetPositions(latency = 0, energy = SLIDER_STEPS - 1))!!
-        assertEquals(2.0, tighter.latencyMs!!, 1e-9)
+        assertEquals(2.0, limitMs(metered.goal(BudgetPositions(energy = 0))!!), 1e-9)
+        val tighter = metered.goal(BudgetPositions(latency = 0, energy = SLIDER_STEPS - 1))!!
+        assertEquals(2.0, limitMs(tighter), 1e-9)
     }
 
     @Test
     fun `the ranges of a profile hold subnets at both ends`() {
         AdaptiveModel.open(Reference.folder).use { model ->
-            val profile = model.profile()
+            val profile = model.profileBlocking()
             val ranges = rangesOf(model.bundle.supernet, profile, watts = null)
             val costs = profile.costModel()
             assertTrue(costs.latencyMs(model.bundle.supernet.original) <= ranges.latencyMs.most * (1 + 1e-9))

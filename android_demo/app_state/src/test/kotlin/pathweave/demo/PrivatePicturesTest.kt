@@ -21,34 +21,23 @@ class PrivatePicturesTest {
     fun `folders and typed words name classes, whatever their case and spaces`() {
         val all = pictures(listOf("red", " BLUE ", "green", "Green"))
         assertEquals(4, all.labelled)
-        assertArrayEquals(intArrayOf(3, 0, 2, 1), all.sets(exits = false).adaptation.labels)
+        assertArrayEquals(intArrayOf(3, 0, 2, 1), all.samples().labels)
     }
 
     @Test
     fun `without any label there are none, so that the full model's answers stand in`() {
-        val sets = pictures(listOf("Camera", null, "")).sets(exits = false)
-        assertNull(sets.adaptation.labels)
-        assertEquals(3 to 0, sets.adaptation.images.size to sets.leftOut)
+        val samples = pictures(listOf("Camera", null, "")).samples()
+        assertNull(samples.labels)
+        assertEquals(3 to 0, samples.images.size to samples.leftOut)
     }
 
     @Test
     fun `beside labelled pictures those without a label are left out and counted`() {
         val all = pictures(listOf("red", "Camera", "blue"))
-        val sets = all.sets(exits = false)
-        assertEquals(listOf(all.all[0], all.all[2]), sets.adaptation.images)
-        assertArrayEquals(intArrayOf(3, 0), sets.adaptation.labels)
-        assertEquals(1, sets.leftOut)
-    }
-
-    @Test
-    fun `exits are calibrated on every third picture, which the search does not see`() {
-        val all = pictures(List(31) { if (it % 2 == 0) "red" else "blue" })
-        val sets = all.sets(exits = true)
-        assertEquals(21 to 10, sets.adaptation.images.size to sets.calibration!!.images.size)
-        assertTrue(sets.adaptation.images.none { it in sets.calibration!!.images })
-        assertEquals(sets.calibration!!.images.map { if (all.all.indexOf(it) % 2 == 0) 3 else 0 }, sets.calibration!!.labels!!.toList())
-        assertNull(pictures(List(29) { "red" }).sets(exits = true).calibration, "so few say nothing about exits")
-        assertNull(all.sets(exits = false).calibration)
+        val samples = all.samples()
+        assertEquals(listOf(all.all[0], all.all[2]), samples.images)
+        assertArrayEquals(intArrayOf(3, 0), samples.labels)
+        assertEquals(1, samples.leftOut)
     }
 
     @Test

@@ -1,9 +1,8 @@
-/** `AdaptiveModel`: a bundle on a device, from opening it to its answers. Mirrors device_sdk/session/adaptive_model.py. */
+/** `AdaptiveModel`: a bundle on a device, from opening it to its answers. */
 package pathweave.sdk
 
 import java.io.Closeable
 import java.io.File
-import kotlin.math.roundToLong
 import pathweave.sdk.bundles.BLOBS
 import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.bundles.Trust
@@ -14,26 +13,16 @@ import pathweave.sdk.execution.Outcome
 import pathweave.sdk.execution.PlanInUse
 import pathweave.sdk.execution.Workspace
 import pathweave.sdk.execution.runSelfTest
-import pathweave.sdk.live.DriftSettings
-import pathweave.sdk.live.ElasticSettings
-import pathweave.sdk.live.LiveSettings
-import pathweave.sdk.logs.calibrated
-import pathweave.sdk.logs.followed
+import pathweave.sdk.logs.AdaptationLog
 import pathweave.sdk.logs.infeasible
-import pathweave.sdk.logs.planChosen
-import pathweave.sdk.memory_pressure.MemoryPressure
-import pathweave.sdk.memory_pressure.SystemMemory
 import pathweave.sdk.numerics.Tensor
-import pathweave.sdk.offload.RemoteModel
-import pathweave.sdk.policies.Adaptation
+import pathweave.sdk.offload.Privacy
 import pathweave.sdk.policies.AdaptationProgress
 import pathweave.sdk.policies.AdaptationSettings
 import pathweave.sdk.policies.AdaptationStage
-import pathweave.sdk.policies.Calibration
-import pathweave.sdk.policies.CalibrationSettings
-import pathweave.sdk.policies.Calibrator
-import pathweave.sdk.policies.PlanFinder
-import pathweave.sdk.policies.planning.PlanFront
+import pathweave.sdk.policies.Found
+import pathweave.sdk.policies.Wish
+import pathweave.sdk.policies.choose
 import pathweave.sdk.profiling.Profile
 import pathweave.sdk.profiling.currentConditions
 import pathweave.sdk.profiling.profile
@@ -42,38 +31,36 @@ import pathweave.sdk.runtimes.Runtime
 import pathweave.sdk.session.Answer
 import pathweave.sdk.session.DeviceState
 import pathweave.sdk.session.ElasticMemory
-import pathweave.sdk.session.ExitSets
-import pathweave.sdk.session.ExitsChosenBy
-import pathweave.sdk.session.LiveKeeper
-import pathweave.sdk.session.NetworkKeeper
+import pathweave.sdk.session.Exits
+import pathweave.sdk.session.Live
 import pathweave.sdk.session.OpenedBundle
 import pathweave.sdk.session.Origin
-import pathweave.sdk.session.PlacedExits
-import pathweave.sdk.session.Planned
-import pathweave.sdk.session.Planning
 import pathweave.sdk.session.PrivateSamples
-import pathweave.sdk.session.RemoteAnswers
+import pathweave.sdk.session.Remote
 import pathweave.sdk.session.Running
 import pathweave.sdk.session.SUBNET
 import pathweave.sdk.session.SampleChecker
 import pathweave.sdk.session.TimedAnswers
-import pathweave.sdk.session.Wish
 import pathweave.sdk.session.loadExits
 import pathweave.sdk.session.sources
-import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.Goal
 import pathweave.sdk.supernet.ImageSize
+import pathweave.sdk.supernet.Kind
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.Power
-import pathweave.sdk.supernet.Requirement
 import pathweave.sdk.supernet.Uplink
+import pathweave.sdk.supernet.considered
 
-private const val BYTES_PER_KB = 1000
 private val FROM_SUBNET = listOf(SUBNET)
 
 /**
  * A packaged model that runs here. Make one with [AdaptiveModel.open].
  *
- * Calls may come from several threads; a call that has begun ends with the plan it began with.
+ * Concurrency: everything may be called from any thread. What takes long suspends ([adapt], [profile], `exits.hold`,
+ * `exits.place`), and has a twin named `…Blocking` that does the same in the calling thread, for Java and for threads of
+ * one's own; changes of the plan wait for each other. Calls of the model are plain functions, and never wait for changes;
+ * [acall] suspends instead. A call that has begun ends with the plan it began with. After [close] everything
+ * throws [ClosedError].
  */
 public class AdaptiveModel private constructor(
     workspace: Workspace,
@@ -86,17 +73,25 @@ public class AdaptiveModel private constructor(
     private val samples = SampleChecker(workspace.bundle)
     private val inUse = PlanInUse(workspace)
     private val timed = TimedAnswers(inUse, clock, ::answer)
-    private val remote = RemoteAnswers(workspace.bundle, state?.log)
-    private val network = NetworkKeeper(inUse, remote)
-    private val live = LiveKeeper(state, inUse)
-    private val memory = ElasticMemory(inUse, state?.log, live::resized)
-    private val exitSets = ExitSets(inUse, state, origin, live::keepExits)
-
-    /** Held by what changes the plan; calls never wait for it. */
-    private val change = Any()
+    private val change = Any() // held by what changes the plan; calls never wait for it
     private var profile: Profile? = null // guarded by change
 
+    /** The server's models that it may use. */
+    public val remote: Remote = Remote(workspace.bundle, state?.log, ::use)
+
+    private val memory = ElasticMemory(inUse, state?.log) { live.latency.resized() }
+
+    /** What it keeps to by itself while the device, the network and the memory change. */
+    public val live: Live = Live(state, inUse, remote, memory, change)
+
+    /** The exits that are held here, and all that there are. */
+    public val exits: Exits = Exits(inUse, state, origin, live, change)
+
     init {
+        remote.before = {
+            inUse.running()
+            live.closeNetwork()
+        }
         val remembered = state?.loadPlan()
         try {
             inUse.begin(remembered ?: Plan(bundle.supernet.original))
@@ -112,6 +107,9 @@ public class AdaptiveModel private constructor(
     /** The plan in use. */
     public val plan: Plan get() = inUse.running().plan
 
+    /** Every decision about the plan; null without a state folder. */
+    public val log: AdaptationLog? get() = state?.log
+
     /** What images have to measure for the plan in use; null if the model takes no images. [use] may change it. */
     public val imageSize: ImageSize? get() = samples.imageSize(plan.inputSize)
 
@@ -125,72 +123,24 @@ public class AdaptiveModel private constructor(
      *
      * @throws BudgetError not even the path to the plan's first exit fits; says the least that works. Nothing changes.
      * @throws UsageError it is not above 0.
-     * @throws ClosedError the model was closed.
      */
     public var memoryCapBytes: Long?
         get() = memory.capBytes
         set(capBytes) = memory.setCap(capBytes)
 
     /**
-     * Have the memory cap follow [pressure] from now on; the cap that is set is the most. It sinks at once, and running
-     * calls then answer with the last exit that they reached; it rises when there has been room for a while.
-     *
-     * @throws MeasurementError there is no reading.
-     * @throws ClosedError the model was closed.
-     */
-    public fun watchMemory(pressure: MemoryPressure = SystemMemory(), settings: ElasticSettings = ElasticSettings()) {
-        inUse.running()
-        memory.watch(pressure, settings)
-    }
-
-    /** Stay with the memory cap in use. May be called twice. */
-    public fun stopWatchingMemory(): Unit = memory.stop()
-
-    /**
      * Run [plan] from now on. The plan before it is closed after its last call returns.
      *
-     * Live update ends, and so does following the network. A plan that needs a server which is not connected, or which the
-     * privacy setting keeps samples from, runs here alone, and the log of the process says so once; the hard samples
-     * concerned are marked [FALLBACK]. An accuracy that was promised for it with its server does not hold then. Hard
-     * samples of [Hard.Abstain] get no label and are marked as [ABSTAINED].
+     * Live update of latency and network ends. A plan that needs a server which is not connected, or which the privacy
+     * setting keeps samples from, runs here alone, and the log of the process says so once; the hard samples concerned are
+     * marked [pathweave.sdk.session.FALLBACK]. Hard samples of [pathweave.sdk.supernet.Hard.Abstain] get no label.
      *
      * @throws UsageError it does not fit this bundle's graph, or does not run at its input size; the plan in use stays.
-     * @throws ClosedError the model was closed.
      */
     public fun use(plan: Plan) {
-        synchronized(change) { take(plan) }
+        synchronized(change) { exchange(plan, live::closePlans) }
         remote.sayWhatIsMissing(plan)
     }
-
-    /** A plan on purpose: what follows conditions by itself ends. */
-    private fun take(plan: Plan): Unit = exchange(plan) {
-        live.close()
-        network.close()
-    }
-
-    /**
-     * Let a server's model answer what plans send to it: hard samples, or with `NAME:tail` the rest of paths.
-     *
-     * Nothing is sent that its privacy setting forbids: inputs need [pathweave.sdk.offload.Privacy.INPUTS]. An earlier
-     * connection of the same kind ends. A plan that was restored by [open] uses the server from here on.
-     *
-     * @throws UsageError its address or its token is none.
-     * @throws ClosedError the model was closed.
-     */
-    public fun connect(model: RemoteModel) {
-        inUse.running()
-        network.close()
-        remote.connect(model)
-    }
-
-    /** Connect to no server any more: what plans send is answered here. May be called twice. */
-    public fun disconnect() {
-        network.close()
-        remote.close()
-    }
-
-    /** The workspace in which all answers are corrected as those of the plan in use are. */
-    private fun workspaceWithPrior() = inUse.lendWorkspace().copy(prior = inUse.running().plan.prior)
 
     /** Load the plan, store it, call [before], exchange it. If one of the first two fails, nothing changes. */
     private fun exchange(plan: Plan, before: () -> Unit = {}) {
@@ -208,140 +158,11 @@ public class AdaptiveModel private constructor(
     }
 
     /**
-     * Keep the latency budget while the device becomes slower and faster, with the subnets of the last adaptation.
-     *
-     * A thread watches how long single samples take, and exchanges the subnet for the most accurate that then fits. A
-     * plan that is taken on purpose ends it. [budget]: another one than the adaptation's.
-     *
-     * @throws UsageError nothing was adapted to a latency budget here, or the plan in use is split or not of the pool.
-     * @throws ClosedError the model was closed.
-     */
-    public fun watch(budget: Budget? = null, settings: LiveSettings = LiveSettings()): Unit = synchronized(change) {
-        live.start(budget, settings)
-    }
-
-    /** Stay with the plan in use. May be called twice. */
-    public fun stopWatching(): Unit = live.close()
-
-    /** Whether live update keeps the budget. */
-    public val watching: Boolean get() = live.isRunning
-
-    /**
-     * Choose a plan for [requirement] on private data, and run it from now on. Blocking. Live update ends.
-     *
-     * Plans are made of the subnets of the last adaptation, the one in use and the full model, with and without exits:
-     * alone, abstaining from hard samples or asking the connected server about them, by three deciders, and of the server
-     * alone. The server is asked about all samples once, if its privacy setting allows inputs. Exits that ask, splits and
-     * fitted deciders are left to Python's planner; costs are those on the samples that chose. Unless memory is limited,
-     * plans keep an exit at each cut point for deadlines and anytime answers.
-     *
-     * [labels]: class indices, or null: then the server's answers stand in, or else the full model's. [uplink]: planned
-     * with instead of the measured one. [power]: of the device; without it energies are unknown. [followNetwork]: keep
-     * bandwidth and round trip up to date and take another of these plans when they change, as [followNetwork] goes on to
-     * do after [open].
-     *
-     * @throws InfeasibleBudgetError no plan keeps the requirement; names the nearest. The plan in use stays.
-     * @throws InputError samples or labels are not what the model takes.
-     * @throws UsageError a certainty is required, or there is no server whose network could be followed.
-     */
-    public fun planFor(
-        images: List<Image>,
-        labels: IntArray?,
-        requirement: Requirement,
-        uplink: Uplink? = null,
-        power: Power? = null,
-        followNetwork: Boolean = false,
-    ): Planned = synchronized(change) {
-        samples.requireLabelled(images, labels)
-        if (requirement.certainty != null) throw UsageError("a certainty is promised by Python's planner only", "leave it out")
-        val subnets = listOf(plan.subnet) + live.subnets
-        val costs = profile().costModel()
-        val planned = Planning(workspaceWithPrior(), costs, remote.escalator)
-            .plan(images, labels, subnets, Wish(requirement, uplink, power))
-        if (followNetwork && planned.front == null) {
-            throw UsageError("there is no network to follow: the plan was made without a server", "connect first")
-        }
-        take(planned.choice.plan)
-        val cost = planned.heldOut ?: planned.choice.cost
-        state?.log?.write(planChosen(planned.choice, cost, requirement, planned.samples, planned.notes))
-        if (followNetwork && planned.front != null) follow(planned.front.invoke(), DriftSettings(), keep = true)
-        planned
-    }
-
-    private fun follow(front: PlanFront, settings: DriftSettings, keep: Boolean) {
-        if (keep) state?.saveFront(front)
-        live.close()
-        network.start(front, settings) { choice, uplink -> state?.log?.write(followed(choice, front, uplink)) }
-    }
-
-    /**
-     * Go on following the network, with the plans that the last planning kept for networks, in Kotlin or in Python.
-     *
-     * Connect the server first. Bandwidth and round trip are kept up to date from requests and probes; when they change,
-     * another one of these plans takes over within seconds. The next [open] starts with the plan that was taken on
-     * purpose. Live update ends.
-     *
-     * @throws UsageError no plans are kept here, or no server is connected that they know.
-     * @throws ClosedError the model was closed.
-     */
-    public fun followNetwork(settings: DriftSettings = DriftSettings()): Unit = synchronized(change) {
-        inUse.running()
-        val front = state?.loadFront()
-            ?: throw UsageError("no plans for other networks are kept here", "plan with followNetwork = true first")
-        follow(front, settings, keep = false)
-    }
-
-    /** Stay with the plan in use, whatever the network does. May be called twice. */
-    public fun stopFollowing(): Unit = network.close()
-
-    /** Whether the network is followed. */
-    public val following: Boolean get() = network.isRunning
-
-    /** The exits that are held here; the bundle's manifest has all that there are as `offered`. */
-    public val exits: List<String> get() = bundle.exits
-
-    /**
-     * Hold exactly these exits from now on, also when the bundle is opened again. Blocking.
-     *
-     * Blobs that are missing are fetched from the server that the bundle came from; new exits run their self-test.
-     * Calls in progress end with the plan that they began with; then plans are without the exits that went. New ones
-     * answer once [calibrateBlocking] or [use] has put them into the plan. The network is no longer followed.
-     *
-     * @throws UsageError the bundle has no such exit.
-     * @throws TransferError, BlobError, StorageError, SelfTestError: a new exit cannot be had; the old set stays.
-     * @throws ClosedError the model was closed.
-     */
-    public fun setExits(exits: Collection<String>): Unit = synchronized(change) {
-        inUse.running()
-        network.close() // it would take plans with exits that go
-        exitSets.exchange(exits, ExitsChosenBy.CALLER)
-    }
-
-    /**
-     * Hold the exits worth their memory (MEEdge §3.3), as the server of the bundle chooses them. Blocking.
-     *
-     * [memoryKb]: for all branches, in kilobytes; null for no limit. If the server does not answer, or its answer does
-     * not hold, the device chooses among the exits that are here, and the result says why.
-     *
-     * @throws UsageError a negative memory.
-     * @throws StorageError, SelfTestError: a new exit cannot be had; the old set stays.
-     * @throws ClosedError the model was closed.
-     */
-    public fun placeExits(memoryKb: Double? = null): PlacedExits = synchronized(change) {
-        inUse.running()
-        if (memoryKb != null && !(memoryKb >= 0)) {
-            throw UsageError("the memory for exits is $memoryKb kB; it cannot be negative")
-        }
-        network.close()
-        exitSets.place(memoryKb?.let { (it * BYTES_PER_KB).roundToLong() })
-    }
-
-    /**
      * What blocks cost here at batch 1; measured once per bundle, runtime, condition and memory cap, or [again].
      *
      * @throws RuntimeFailedError a block does not load or run.
      */
-    public fun profile(again: Boolean = false, onProgress: (Double) -> Unit = {}): Profile = synchronized(change) {
+    public fun profileBlocking(again: Boolean = false, onProgress: (Double) -> Unit = {}): Profile = synchronized(change) {
         inUse.running()
         val now = currentConditions()
         val capBytes = memoryCapBytes
@@ -356,68 +177,53 @@ public class AdaptiveModel private constructor(
     }
 
     /**
-     * Search for the most accurate subnet within [budget] on private data, and switch to it. Blocking; see [adapt].
+     * Find the best plan for [goal] on private [samples] ([inputs] makes them), and switch to it unless [take] is false.
      *
-     * [labels]: class indices, or null: then the full model's answers stand in. The old plan serves until the new one
-     * is ready. [onProgress] may throw to give up; the plan in use then stays.
-     * [live]: look for subnets of other latencies too, about as long again, with the new plan in use, and [watch] from
-     * then on; else an earlier watch ends. [keepSamples]: in memory, until the next adaptation or [close], so that live
-     * update searches again when no subnet of the pool keeps the budget.
+     * [consider]: kinds of plans; by default subnets, with them abstention where the goal leaves samples unanswered, and
+     * asking the connected server where it may be sent inputs. Without subnets, the one in use is kept. [labels]: class
+     * indices, or null: then the server's answers stand in, or else the full model's. The old plan serves until the new
+     * one is ready. [uplink]: planned with instead of the measured one. [power]: of the device; without it energies are
+     * unknown. [onProgress]: on a thread of the work; it may throw to give up, and the plan in use then stays.
      *
-     * @throws InfeasibleBudgetError no subnet fits; names the nearest. The plan in use stays.
+     * @throws InfeasibleBudgetError no plan keeps the goal; names the nearest. The plan in use stays.
      * @throws InputError samples or labels are not what the model takes.
-     * @throws UsageError [live] without a latency budget.
+     * @throws UsageError a kind lacks what it needs, or a pool is to be filled without a latency.
      */
     public fun adaptBlocking(
-        inputs: Inputs,
-        labels: IntArray?,
-        budget: Budget,
+        samples: Inputs,
+        goal: Goal,
+        consider: Set<Kind>? = null,
+        labels: IntArray? = null,
+        take: Boolean = true,
         settings: AdaptationSettings = AdaptationSettings(),
-        live: Boolean = false,
-        keepSamples: Boolean = false,
+        uplink: Uplink? = null,
+        power: Power? = null,
         onProgress: (AdaptationProgress) -> Unit = {},
-    ): Adaptation = synchronized(change) {
-        if (live && budget.latencyMs == null) {
-            throw UsageError("live update keeps a latency budget, and there is none", "set Budget(latencyMs = …)")
+    ): Found = synchronized(change) {
+        if (settings.fillPool && !goal.limitsLatency) {
+            throw UsageError("live update keeps a latency, and the goal has none", "set Goal(latencyMs = …)")
         }
-        val profile = profile { onProgress(AdaptationProgress(AdaptationStage.PROFILE, it)) }
-        val adaptation = try {
-            inUse.lendWorkspace()
-            PlanFinder(bundle, runtime, profile, settings, memoryCapBytes, onProgress = onProgress).find(inputs, labels, budget)
+        val escalator = remote.escalator
+        val asks = if (escalator?.model?.privacy == Privacy.INPUTS) setOf(Kind.ASK) else emptySet()
+        val kinds = considered(consider, goal, asks)
+        val profile = profileBlocking { onProgress(AdaptationProgress(AdaptationStage.PROFILE, it)) }
+        val wish = Wish(goal, kinds, plan, samples, labels, live.latency.subnets, escalator, uplink, power)
+        val found = try {
+            choose(wish, inUse.lendWorkspace(), profile, settings, onProgress = onProgress)
         } catch (error: InfeasibleBudgetError) {
-            state?.log?.write(infeasible(budget, error))
+            state?.log?.write(infeasible(goal, error))
             throw error
         }
         onProgress(AdaptationProgress(AdaptationStage.JUDGE, 1.0))
-        take(adaptation.plan)
-        state?.remember(adaptation)
-        val private = PrivateSamples(inputs, labels, settings, profile)
-        this.live.remember(adaptation, private, fill = live, keep = keepSamples) { done, total, note ->
-            onProgress(AdaptationProgress(AdaptationStage.SEARCH, done.toDouble() / total, note))
+        if (take) {
+            val keepsSubnet = found.pool.isEmpty() && found.plan.subnet == plan.subnet
+            exchange(found.plan, if (keepsSubnet) live::closeNetwork else live::closePlans)
+            state?.remember(found, Kind.SUBNETS in kinds)
+            live.remember(found, PrivateSamples(samples, labels, settings, profile)) { done, total, note ->
+                onProgress(AdaptationProgress(AdaptationStage.SEARCH, done.toDouble() / total, note))
+            }
         }
-        if (live) this.live.start(null, LiveSettings())
-        adaptation
-    }
-
-    /**
-     * Set the exits and the threshold of hard samples for the subnet in use, and switch to that plan. Blocking.
-     *
-     * [inputs] and [labels] as for [adaptBlocking], but others than those it searched on; without labels the subnet's
-     * own answers stand in.
-     *
-     * @throws InputError samples or labels are not what the model takes.
-     */
-    public fun calibrateBlocking(
-        inputs: Inputs,
-        labels: IntArray?,
-        settings: CalibrationSettings = CalibrationSettings(),
-    ): Calibration = synchronized(change) {
-        val profile = profile()
-        val calibration = Calibrator(workspaceWithPrior(), profile, settings).calibrate(plan.subnet, inputs, labels)
-        exchange(calibration.plan)
-        live.follow()
-        state?.log?.write(calibrated(calibration))
-        calibration
+        found
     }
 
     /**
@@ -435,7 +241,7 @@ public class AdaptiveModel private constructor(
     public fun inputs(tensor: Tensor): Inputs = samples.inputs(tensor)
 
     /**
-     * Answer for prepared tensors of the size of the plan in use: [batch, *input] or one sample [*input].
+     * Answer for raw images, resized to the size of the plan in use ([imageSize]) if the manifest says so.
      *
      * [deadlineMs]: from this call on; the answer is that of the last exit that is sure to be there by then, without
      * any server. The first call with a deadline for a batch size measures the steps, and its time begins then.
@@ -443,37 +249,30 @@ public class AdaptiveModel private constructor(
      * @throws InputError another shape or type.
      * @throws InfeasibleDeadlineError not even the first exit is sure to be in time; says the least deadline.
      * @throws UsageError the deadline is not above 0.
-     * @throws ClosedError the model was closed.
      */
+    public operator fun invoke(vararg images: Image, deadlineMs: Double? = null): Answer =
+        answer(deadlineMs, images.asList()) { samples.prepare(images.asList(), it) }
+
+    /** The same for prepared tensors of the size of the plan in use: [batch, *input] or one sample [*input]. */
     public fun infer(tensor: Tensor, deadlineMs: Double? = null): Answer =
         answer(deadlineMs, null) { samples.tensor(tensor, it) }
-
-    /**
-     * Answer for raw images, resized to the size of the plan in use ([imageSize]) if the manifest says so.
-     *
-     * [deadlineMs] and what is thrown: as for [infer].
-     */
-    public fun classify(vararg images: Image, deadlineMs: Double? = null): Answer =
-        answer(deadlineMs, images.asList()) { samples.prepare(images.asList(), it) }
 
     /**
      * Begin an anytime run, exit by exit, without any server: it has the best answer so far and may be stopped at any
      * moment, from any thread.
      *
      * @throws InputError another shape or type.
-     * @throws ClosedError the model was closed.
      */
-    public fun start(tensor: Tensor): Running = timed.start { samples.tensor(tensor, it) }
+    public fun stream(image: Image): Running = timed.start { samples.prepare(listOf(image), it) }
 
-    /** The same for a raw image of the size of the plan in use. */
-    public fun start(image: Image): Running = timed.start { samples.prepare(listOf(image), it) }
+    /** The same for a prepared tensor of the size of the plan in use. */
+    public fun stream(tensor: Tensor): Running = timed.start { samples.tensor(tensor, it) }
 
     /**
      * By source (`exit <id>`, `subnet`): within how many milliseconds a run on batches like [tensor] is sure to have
      * that answer now.
      *
      * @throws InputError another shape or type.
-     * @throws ClosedError the model was closed.
      */
     public fun answerTimesMs(tensor: Tensor): Map<String, Double> = timed.answerTimesMs { samples.tensor(tensor, it) }
 
@@ -504,10 +303,7 @@ public class AdaptiveModel private constructor(
 
     /** Free the model, once the calls in progress have ended; answering then throws. May be called twice. */
     override fun close() {
-        memory.stop()
-        network.close()
         live.close()
-        live.forget()
         inUse.close()
         timed.close()
         remote.close()

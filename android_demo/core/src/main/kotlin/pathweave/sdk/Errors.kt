@@ -1,35 +1,5 @@
 /**
- * Every error that the SDK raises on purpose; the same tree and names as device_sdk/errors.py, as far as it is needed
- * here.
- *
- * ```
- * PathweaveError
- * ├── UsageError                 the caller asked for something that makes no sense
- * ├── BundleError                a bundle cannot be used
- * │   ├── ManifestError          manifest.json is missing, unreadable or breaks the schema
- * │   ├── UnsupportedFormatError written by a newer Pathweave
- * │   ├── SignatureError         unsigned, or not signed by the trusted key
- * │   ├── BlobError              a blob is missing, truncated or altered
- * │   ├── CompositionError       fragments that do not make one model
- * │   ├── SelfTestError          a block does not reproduce its golden outputs here
- * │   ├── RollbackError          older than the bundle that this device already had
- * │   └── ExpiredError           its release, or the newest key list, has expired: newer ones may be withheld
- * │       └── ClockError         so long ago that the device's clock may be wrong
- * ├── RuntimeFailedError         the inference runtime refused a model or a run
- * ├── InputError                 a sample has the wrong shape, type or values
- * ├── DataError                  there are no samples to work on
- * ├── BudgetError                a budget that is not a budget (zero, negative, empty)
- * │   ├── InfeasibleBudgetError  no subnet fits; names the nearest feasible one
- * │   └── InfeasibleDeadlineError  no answer is sure to be there by a deadline; says the least that works
- * ├── NoAnswerYetError           an anytime run has not reached its first exit, or was stopped before it did
- * ├── MeasurementError           what was measured makes no sense: the clock stood still or ran backwards
- * ├── ClosedError                the model was closed
- * ├── TransferError              something could not be fetched from a server
- * │   ├── DeadlineError          the server was too slow
- * │   ├── RefusedError           the server answered with an error; has its status
- * │   └── ProtocolError          a message breaks the protocol
- * └── StorageError               a file could not be written
- * ```
+ * Every error that the SDK raises on purpose, with the names of Python's.
  *
  * The message says what happened in one line; [PathweaveError.hint] says what to do about it.
  */

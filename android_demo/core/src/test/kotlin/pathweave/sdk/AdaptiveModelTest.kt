@@ -79,9 +79,9 @@ class AdaptiveModelTest {
             assertEquals(ImageSize(2, 2), size)
             val images = List(3) { number -> Image(ByteArray(12) { (it * 7 + number * 31).toByte() }, size, 3) }
             val prepared = prepare(images, model.bundle.manifest.preprocessing, listOf(3, 2, 2))
-            assertEquals(model.infer(prepared).labels, model.classify(*images.toTypedArray()).labels)
-            assertRefused<InputError> { model.classify(Image(ByteArray(27), ImageSize(3, 3), 3)) }
-            assertRefused<InputError> { model.classify() }
+            assertEquals(model.infer(prepared).labels, model(*images.toTypedArray()).labels)
+            assertRefused<InputError> { model(Image(ByteArray(27), ImageSize(3, 3), 3)) }
+            assertRefused<InputError> { model() }
         }
     }
 
@@ -94,10 +94,10 @@ class AdaptiveModelTest {
                 val size = ImageSize(side, side)
                 assertEquals(size, model.imageSize)
                 val prepared = prepare(listOf(image(size)), model.bundle.manifest.preprocessing, listOf(3, side, side))
-                assertEquals(model.infer(prepared).labels, model.classify(image(size)).labels)
+                assertEquals(model.infer(prepared).labels, model(image(size)).labels)
                 assertEquals(1, model.infer(Tensor.of(FloatArray(3 * side * side), listOf(3, side, side))).labels.size)
                 for (other in listOf(1, 2, 4, 5) - side) {
-                    val refused = assertRefused<InputError> { model.classify(image(ImageSize(other, other))) }
+                    val refused = assertRefused<InputError> { model(image(ImageSize(other, other))) }
                     assertEquals("expected images of ${side}x$side, got ${other}x$other", refused.message)
                     val tensor = Tensor.of(FloatArray(3 * other * other), listOf(1, 3, other, other))
                     val error = assertRefused<InputError> { model.infer(tensor) }

@@ -13,7 +13,7 @@ import pathweave.sdk.files.exclusive
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.Runtime
 import pathweave.sdk.session.openAt
-import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.Goal
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
@@ -74,8 +74,8 @@ object AdaptChild {
             val inputs = model.inputs(prepare(drawnImages(samples.toInt()), manifest.preprocessing, listOf(3, 2, 2)))
             println("begun")
             while (true) {
-                repeat(ADAPTATIONS) { model.adaptBlocking(inputs, null, Budget(latencyMs = 1000.0)) }
-                model.profile(again = true)
+                repeat(ADAPTATIONS) { model.adaptBlocking(inputs, Goal(latencyMs = 1000.0)) }
+                model.profileBlocking(again = true)
             }
         }
     }
@@ -89,7 +89,7 @@ object ExchangeChild {
             val plans = exchangedPlans(model.bundle)
             println("begun")
             val images = drawnImages(1)
-            thread(isDaemon = true) { while (true) model.classify(images[0]) }
+            thread(isDaemon = true) { while (true) model(images[0]) }
             while (true) plans.forEach(model::use)
         }
     }

@@ -143,7 +143,7 @@ class CrashTest {
             kill("pathweave.sdk.AdaptChild", ADAPTING_MS, "$SAMPLES")
             seen.merge(remembered(), 1, Int::plus)
             AdaptiveModel.open(Contract.referenceFolder, stateFolder = state).use {
-                assertEquals(1, it.classify(drawnImages(1)[0]).labels.size)
+                assertEquals(1, it(drawnImages(1)[0]).labels.size)
             }
             assertLogWhole()
             assertNoTemporaries()
@@ -162,7 +162,7 @@ class CrashTest {
                 val plan = plans.indexOf(model.plan)
                 assertTrue(plan >= 0, "torn")
                 seen.merge(plan, 1, Int::plus)
-                assertEquals(1, model.classify(drawnImages(1)[0]).labels.size)
+                assertEquals(1, model(drawnImages(1)[0]).labels.size)
             }
             assertLogWhole()
             assertNoTemporaries()

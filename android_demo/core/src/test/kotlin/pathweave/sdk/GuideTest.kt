@@ -28,12 +28,12 @@ class GuideTest {
         // the guide's lines
         AdaptiveModel.open(File(folder, "bundle"), trust = TrustedKey.read(File(folder, "key.pub"))).use { model ->
             val size = ImageSize(height = 2, width = 2) // of any size, where the manifest says how to resize
-            val answer = model.classify(Image(pixels, size, channels = 3)) // 8-bit, row by row, channels last
+            val answer = model(Image(pixels, size, channels = 3)) // 8-bit, row by row, channels last
             println("${answer.labels[0]} (${answer.confidence[0]}) by ${answer.source[0]} in ${answer.latencyMs} ms")
 
             val exits = model.bundle.supernet.exitsAlong(model.plan.subnet).distinctBy { it.position }
             model.use(Plan(model.plan.subnet, exits.map { ExitChoice(it.id, threshold = 0.9) })) // answer early if sure
-            println(model.classify(Image(pixels, size, channels = 3)).source)
+            println(model(Image(pixels, size, channels = 3)).source)
         }
         // end of the guide's lines
 

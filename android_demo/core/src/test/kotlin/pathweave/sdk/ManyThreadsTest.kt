@@ -57,7 +57,7 @@ class ManyThreadsTest {
                 Callable {
                     while (true) {
                         val answer = try {
-                            if (number % 4 == 3) model.start(input).use { it.waitEnd() } else call(model, number)
+                            if (number % 4 == 3) model.stream(input).use { it.waitEnd() } else call(model, number)
                         } catch (_: ClosedError) {
                             return@Callable
                         }

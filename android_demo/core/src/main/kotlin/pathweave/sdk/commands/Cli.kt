@@ -42,7 +42,7 @@ private const val USAGE = 2
 /** Prints one JSON object; exits 0, 1 (failed, one line why) or 2 (usage). */
 public fun main(arguments: Array<String>) {
     try {
-        val options = Options.parse(arguments.toList())
+        val options = Options(arguments.toList())
         println(Json.encodeToString(JsonObject.serializer(), describe(options)))
     } catch (error: UsageError) {
         fail(error, USAGE)
@@ -56,34 +56,22 @@ private fun fail(error: PathweaveError, status: Int): Nothing {
     exitProcess(status)
 }
 
-private class Options(val folder: File, val trust: Trust?, val seed: Long, val count: Int) {
-    companion object {
-        private val NAMES = setOf("--trust", "--seed", "--count")
+private const val USAGE_TEXT = "usage: BUNDLE [--trust KEY] [--seed N] [--count N]"
 
-        fun parse(arguments: List<String>): Options {
-            val named = mutableMapOf<String, String>()
-            val free = mutableListOf<String>()
-            val rest = arguments.iterator()
-            while (rest.hasNext()) {
-                val word = rest.next()
-                when {
-                    !word.startsWith("--") -> free += word
-                    word !in NAMES || !rest.hasNext() -> throw UsageError("what is $word?", USAGE_TEXT)
-                    else -> named[word] = rest.next()
-                }
-            }
-            return Options(
-                folder = File(free.singleOrNull() ?: throw UsageError("one bundle is needed", USAGE_TEXT)),
-                trust = named["--trust"]?.let { loadTrust(File(it)) },
-                seed = whole(named["--seed"] ?: "0").toLong(), // 2⁶⁴ − 1 is −1: the same 64 bits
-                count = whole(named["--count"] ?: "5").toInt(),
-            )
-        }
+private class Options(arguments: List<String>) {
+    val folder = File(arguments.firstOrNull() ?: throw UsageError("one bundle is needed", USAGE_TEXT))
+    private val named = arguments.drop(1).chunked(2).associate { it[0] to it.getOrNull(1) }
+    val trust: Trust? = named["--trust"]?.let { loadTrust(File(it)) }
+    val seed: Long = whole("--seed", "0").toLong() // 2⁶⁴ − 1 is −1: the same 64 bits
+    val count: Int = whole("--count", "5").toInt()
 
-        private fun whole(text: String) =
-            text.toBigIntegerOrNull() ?: throw UsageError("$text is not a whole number", USAGE_TEXT)
+    init {
+        val unknown = named.entries.find { (name, value) -> value == null || name !in setOf("--trust", "--seed", "--count") }
+        if (unknown != null) throw UsageError("what is ${unknown.key}?", USAGE_TEXT)
+    }
 
-        private const val USAGE_TEXT = "usage: BUNDLE [--trust KEY] [--seed N] [--count N]"
+    private fun whole(name: String, default: String) = (named[name] ?: default).let {
+        it.toBigIntegerOrNull() ?: throw UsageError("$it is not a whole number", USAGE_TEXT)
     }
 }
 

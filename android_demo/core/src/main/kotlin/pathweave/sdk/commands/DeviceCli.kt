@@ -5,7 +5,7 @@
  * java -cp … pathweave.sdk.commands.DeviceCliKt URL STATE KEY IMAGES LABELS LATENCY_MS [ASKS]
  * ```
  *
- * KEY: a public key or key list; IMAGES and LABELS as for BenchCli. `PATHWEAVE_TOKEN` holds the server's token, if it
+ * KEY: a public key or key list; IMAGES: 8-bit pixels of the model's own size, [count, h, w, c]; LABELS: a byte each. `PATHWEAVE_TOKEN` holds the server's token, if it
  * needs one. With ASKS the bundle is fetched without exits, which follow on demand, and the server answers hard samples and
  * the rest of a split path; then the images are asked about again and again, until so many answers came from the server
  * and after them as many from the device in its place (at most a minute): a second line says which came from where.
@@ -39,13 +39,13 @@ import pathweave.sdk.session.SUBNET
 import pathweave.sdk.session.deviceId
 import pathweave.sdk.session.logPath
 import pathweave.sdk.session.openAt
-import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.ExitChoice
+import pathweave.sdk.supernet.Goal
 import pathweave.sdk.supernet.Hard
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.RemoteRef
-import pathweave.sdk.supernet.Requirement
 import pathweave.sdk.supernet.Split
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.encodePlan
@@ -74,8 +74,8 @@ public fun main(arguments: Array<String>) {
 private class Round(private val arguments: List<String>, private val token: String?) {
     private val url = arguments[0]
     private val stateFolder = File(arguments[1])
-    private val budget =
-        Budget(latencyMs = arguments[ARGUMENTS - 1].toDoubleOrNull() ?: throw UsageError("LATENCY_MS is no number"))
+    private val goal =
+        Goal(latencyMs = arguments[ARGUMENTS - 1].toDoubleOrNull() ?: throw UsageError("LATENCY_MS is no number"))
 
     fun run(asks: Int?) {
         val options = if (asks == null) DeliveryOptions() else DeliveryOptions(exits = { _, _ -> emptyList() })
@@ -85,10 +85,10 @@ private class Round(private val arguments: List<String>, private val token: Stri
             val images = imagesOf(File(arguments[3]).readBytes(), shape)
             val samples = model.inputs(prepare(images, model.bundle.manifest.preprocessing, shape))
             val labels = labelsOf(File(arguments[4]).readBytes())
-            val found = model.adaptBlocking(samples, labels, budget)
+            val found = model.adaptBlocking(samples, goal, labels = labels)
             val asking = asks?.let { Asking(model, serverAndName(url), token, images) }
-            val answered = asking?.run { firstAnswers() + planned(labels, budget) }.orEmpty()
-            println(jsonOf(*answered.toTypedArray(), *sent(model, found.subnet).toTypedArray()))
+            val answered = asking?.run { firstAnswers() + planned(labels, goal) }.orEmpty()
+            println(jsonOf(*answered.toTypedArray(), *sent(model, found.plan.subnet).toTypedArray()))
             if (asking != null) println(asking.untilUnanswered(asks))
         }
     }
@@ -118,9 +118,9 @@ private class Asking(
     private val plans: List<Plan>
 
     init {
-        model.setExits(model.bundle.offered.exits.map { it.id })
+        model.exits.holdBlocking(model.exits.offered)
         for (kind in listOf(":images", TAIL)) {
-            model.connect(RemoteModel(place.first, name + kind, token, Privacy.INPUTS, TIMEOUT_S))
+            model.remote.connect(RemoteModel(place.first, name + kind, token, Privacy.INPUTS, TIMEOUT_S))
         }
         plans = listOf(asking(), split(), askingEarly())
     }
@@ -128,7 +128,7 @@ private class Asking(
     /** The full model, which asks about the half of the images that it is least sure of. */
     private fun asking(): Plan {
         model.use(Plan(model.bundle.supernet.original))
-        val sure = images.map { model.classify(it).confidence[0] }.sorted()
+        val sure = images.map { model(it).confidence[0] }.sorted()
         val decider = Decider.MaxConfidence(sure[sure.size / 2])
         return model.plan.copy(hard = Hard.Ask(decider, RemoteRef("$name:images", model.bundle.digest)))
     }
@@ -148,17 +148,16 @@ private class Asking(
         val supernet = model.bundle.supernet
         val exit = supernet.exitsAlong(supernet.original).first().let { ExitChoice(it.id, 0.0, it.renditions[0].name) }
         model.use(Plan(supernet.original, listOf(exit)))
-        val sure = images.map { model.classify(it).confidence[0] }.sorted()
+        val sure = images.map { model(it).confidence[0] }.sorted()
         fun between(at: Int) = (sure[at - 1] + sure[at]) / 2
         val choice = exit.copy(threshold = between(2 * sure.size / 3), askBelow = between(sure.size / 3))
         val ask = Hard.Ask(Decider.MaxConfidence(0.0), RemoteRef("$name:images", model.bundle.digest))
         return Plan(supernet.original, listOf(choice), hard = ask)
     }
 
-    /** Each plan with its answers to the first images. */
     fun firstAnswers(): List<Pair<String, JsonElement>> = listOf("asked", "split", "early").zip(plans) { kind, plan ->
         model.use(plan)
-        val answers = images.take(COMPARED).map { model.classify(it) }
+        val answers = images.take(COMPARED).map { model(it) }
         kind to jsonOf(
             "plan" to parsed(encodePlan(plan)),
             "source" to JsonArray(answers.map { JsonPrimitive(it.source[0]) }),
@@ -166,10 +165,10 @@ private class Asking(
         )
     }
 
-    /** The most accurate plan that answers everything within the [budget]. */
-    fun planned(labels: IntArray, budget: Budget): Pair<String, JsonElement> {
-        val found = model.planFor(images, labels, Requirement(latencyMs = budget.latencyMs, coverage = 1.0))
-        return "planned" to jsonOf("plan" to parsed(encodePlan(model.plan)), "accuracy" to json(found.choice.cost.accuracy))
+    /** The best plan for [goal] with the server. */
+    fun planned(labels: IntArray, goal: Goal): Pair<String, JsonElement> {
+        val found = model.adaptBlocking(model.inputs(images), goal, labels = labels)
+        return "planned" to jsonOf("plan" to parsed(encodePlan(model.plan)), "accuracy" to json(found.expected.accuracy))
     }
 
     /** Ask until [wanted] answers came from the server, and after them as many in its place. */
@@ -182,7 +181,7 @@ private class Asking(
             model.use(plans[round % plans.size])
             for (image in images) {
                 try {
-                    val source = model.classify(image).source[0]
+                    val source = model(image).source[0]
                     counts[source] = counts.getOrDefault(source, 0) + 1
                 } catch (error: PathweaveError) {
                     System.err.println(error.message)
@@ -197,3 +196,15 @@ private class Asking(
         )
     }
 }
+
+/** Images of [shape], channels first, from 8-bit pixels [count, h, w, c]. */
+internal fun imagesOf(pixels: ByteArray, shape: List<Int>): List<Image> {
+    val (channels, height, width) = shape
+    val bytes = channels * height * width
+    return List(pixels.size / bytes) {
+        Image(pixels.copyOfRange(it * bytes, (it + 1) * bytes), ImageSize(height, width), channels)
+    }
+}
+
+/** A class index per byte. */
+internal fun labelsOf(bytes: ByteArray): IntArray = bytes.map { it.toInt() and 0xff }.toIntArray()

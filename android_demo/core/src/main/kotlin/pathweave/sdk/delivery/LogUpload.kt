@@ -1,4 +1,4 @@
-/** Upload of the adaptation log to a server. Mirrors device_sdk/delivery/log_upload.py. */
+/** Upload of the adaptation log to a server. */
 package pathweave.sdk.delivery
 
 import java.io.ByteArrayOutputStream

@@ -1,19 +1,22 @@
 /**
- * The high-water marks of a bundle: version and time that this device has had, and what it refuses because of them. Pure.
- * Mirrors device_sdk/delivery/schedule.py, byte for byte.
+ * The high-water marks of a bundle: version and time that this device has had, and what it refuses because of them.
+ * Pure.
  *
  * Two copies of a mark are kept. Each states its own digest, so a damaged one is recognised and the other one counts.
  */
 package pathweave.sdk.delivery
 
+import java.io.File
 import kotlinx.serialization.json.JsonPrimitive
 import pathweave.sdk.BundleError
+import pathweave.sdk.LOG
 import pathweave.sdk.RollbackError
 import pathweave.sdk.bundles.TimeMark
 import pathweave.sdk.files.JsonError
 import pathweave.sdk.files.JsonPlace
 import pathweave.sdk.files.decodeJson
 import pathweave.sdk.files.sha256
+import pathweave.sdk.files.writeIfChanged
 
 internal val DIGEST = Regex("[0-9a-f]{64}")
 internal const val ADDRESSES_MAX = 64 // more are forgotten, the oldest first
@@ -39,7 +42,6 @@ internal fun encodeMark(mark: Mark): ByteArray {
     )
 }
 
-/** The same for a mark of time. */
 internal fun encodeTimeMark(mark: TimeMark): ByteArray =
     record("""{"keys":${mark.keys},"signed_at_s":${mark.signedAtS}}""")
 
@@ -109,3 +111,26 @@ internal fun refuseOtherName(pinned: String?, name: String, source: String) {
         hint = "serve another product at an address of its own",
     )
 }
+
+private val COPIES = listOf("time.copy", "time")
+
+/** The later of the two copies that can be read. */
+internal fun timeMark(store: BundleStore, name: String): TimeMark = files(store, name).mapNotNull { file ->
+    val data = readSmall(file) ?: return@mapNotNull null
+    decodeTimeMark(data).also { if (it == null) LOG.warning("$file is damaged") }
+}.maxWithOrNull(compareBy(TimeMark::keys, TimeMark::signedAtS)) ?: TimeMark()
+
+/**
+ * Store what [raise] makes of the mark of bundle [name], under the lock; returns it.
+ *
+ * @throws StorageError it could not be written; what [raise] throws.
+ */
+internal fun updateTimeMark(store: BundleStore, name: String, raise: (TimeMark) -> TimeMark): TimeMark =
+    store.writing().use {
+        val mark = raise(timeMark(store, name))
+        val data = encodeTimeMark(mark)
+        for (file in files(store, name)) writeIfChanged(file, data)
+        mark
+    }
+
+private fun files(store: BundleStore, name: String) = COPIES.map { File(store.folderOf(name), it) }

@@ -23,7 +23,6 @@ package pathweave.sdk.delivery
 import java.io.Closeable
 import java.io.File
 import java.io.IOException
-import java.security.MessageDigest
 import pathweave.sdk.BundleError
 import pathweave.sdk.LOG
 import pathweave.sdk.StorageError
@@ -35,13 +34,15 @@ import pathweave.sdk.bundles.SIGNATURE
 import pathweave.sdk.bundles.decodeManifest
 import pathweave.sdk.bundles.readManifest
 import pathweave.sdk.files.FREE_SPACE
+import pathweave.sdk.files.deleteOrphan
 import pathweave.sdk.files.digestOf
 import pathweave.sdk.files.exclusive
+import pathweave.sdk.files.removeTemporaries
 import pathweave.sdk.files.sha256
 import pathweave.sdk.files.shared
+import pathweave.sdk.files.tryExclusive
 import pathweave.sdk.files.tryLock
 import pathweave.sdk.files.writeIfChanged
-import pathweave.sdk.transports.CHUNK_BYTES
 import pathweave.sdk.transports.base
 
 private const val CURRENT = "current"
@@ -74,7 +75,6 @@ public class BundleStore(public val folder: File) {
         return file.isFile && (size == null || file.length() == size)
     }
 
-    /** A writer for blob [name] of at most [maxBytes]. */
     internal fun writer(name: String, maxBytes: Long): BlobWriter = BlobWriter(partial, name, blob(name), maxBytes)
 
     /** Read blobs and delete those that no longer match their digest, so that they are fetched again. */
@@ -191,7 +191,6 @@ public class BundleStore(public val folder: File) {
 
     // Records
 
-    /** The names of all bundles. */
     internal fun names(): List<String> =
         bundles.list().orEmpty().filter(IDENTIFIER::matches).sorted()
 
@@ -245,7 +244,6 @@ public class BundleStore(public val folder: File) {
 
     private fun bundle(name: String, digest: String) = File(folderOf(name), checked(digest, DIGEST))
 
-    /** The folder of bundle [name]. */
     internal fun folderOf(name: String): File = File(bundles, checked(name, IDENTIFIER))
 }
 
@@ -274,4 +272,50 @@ private fun matches(file: File, name: String): Boolean = try {
     digestOf(file) == name
 } catch (_: IOException) {
     false // an unreadable sector counts as a mismatch
+}
+
+/**
+ * Delete what no bundle needs, unless another process fetches or tests one now; returns the bytes of its blobs.
+ *
+ * A bundle stays that a record refers to (current, previous, mark), and one that a process has open (a lease). If the
+ * manifest of one of these cannot be read, all blobs stay. Errors of the disk are ignored: the next call tries again.
+ */
+internal fun collect(store: BundleStore): Long {
+    if (!store.bundles.isDirectory) return 0
+    return tryExclusive(store.installingFile) { alone ->
+        if (!alone) return@tryExclusive 0L
+        partials(store.partial).forEach(::deleteOrphan)
+        removeTemporaries(File(store.folder, KEYS))
+        collectBlobs(store, store.names().flatMap { keptBundles(store, it) })
+    }
+}
+
+/** The folders that stay; deletes the others. */
+private fun keptBundles(store: BundleStore, name: String): List<File> {
+    val parent = File(store.bundles, name)
+    val needed = store.digestsOf(name)
+    removeTemporaries(parent)
+    return parent.listFiles().orEmpty().filter { it.isDirectory }.filter { folder ->
+        tryExclusive(store.leaseOf(folder)) { unused ->
+            val kept = folder.name in needed || !unused
+            if (kept) removeTemporaries(folder) else folder.deleteRecursively()
+            kept
+        }
+    }
+}
+
+private fun collectBlobs(store: BundleStore, bundles: List<File>): Long {
+    val needed = HashSet<String>()
+    for (folder in bundles) {
+        try {
+            needed += decodeManifest(readManifest(folder)).blobs().keys
+        } catch (error: BundleError) {
+            LOG.warning("blobs stay, since the manifest in $folder cannot be read: ${error.message}")
+            return 0
+        }
+    }
+    return store.blobs.listFiles().orEmpty().filter { it.name !in needed }.sumOf { blob ->
+        val size = blob.length()
+        if (blob.delete()) size else 0
+    }
 }

@@ -1,6 +1,5 @@
 /**
- * Running a plan: segment by segment, so that what follows a taken exit is really never computed. Mirrors
- * device_sdk/execution/loaded_plan.py.
+ * Running a plan: segment by segment, so that what follows a taken exit is really never computed.
  *
  * A segment is the stretch from one exit of the plan to the next together with the branch at its end, composed into one
  * model (docs/bundle_format.md), or under a memory cap into several that are loaded in turns (Paging.kt). Samples that
@@ -20,6 +19,7 @@ import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Fallback
 import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.Prior
 
 /**
  * A plan that is ready to run. [run] may be called from several threads at once.
@@ -233,3 +233,114 @@ public class LoadedPlan internal constructor(
 
 /** [at]: its position in the plan; [stretch]: null where nothing runs; [number]: of its exit in the plan's exits. */
 private class LoadedSegment(val at: Int, val segment: PlanSegment, val stretch: LoadedStretch?, val number: Int?)
+
+internal const val AT_END = 0 // the end of the subnet, here
+internal const val AT_SERVER = 1 // the end of the subnet, at the server
+internal const val AFTER_FAILURE = 2 // the split's fallback, here, since the server did not answer
+internal const val UNANSWERED = 3 // nothing: the split's server did not answer, and the plan abstains without it
+
+/**
+ * The tensors at the cut point whose activations the plan may send: of [samples], positions in the batch, in order.
+ */
+public class KeptActivations internal constructor(public val samples: List<Int>, public val tensors: List<Tensor>) {
+    /** The tensors of the samples [wanted], all of which got there. */
+    public fun of(wanted: List<Int>): List<Tensor> {
+        val rows = wanted.map { samples.binarySearch(it) }
+        return tensors.map { it.rows(rows) }
+    }
+}
+
+/**
+ * Samples between two segments of a plan: their positions in the batch, in order, and what the next segment takes.
+ *
+ * [tensors]: at the cut point, [count, …] each; [segment]: the number of the next segment; [latest]: what the last exit
+ * says of them, logits [count, classes] and its position in the plan's exits, if they passed one.
+ */
+internal class Waiting(
+    val samples: List<Int>,
+    val tensors: List<Tensor>,
+    val segment: Int = 0,
+    val latest: Pair<Tensor, Int>? = null,
+)
+
+/**
+ * What a plan answers to a batch.
+ *
+ * [output]: logits [batch, classes]; [answeredBy] [batch]: the position in the plan's exits of the one that answered;
+ * their number where it was the end of the subnet here, that plus 1 where it was at the server, plus 2 where it was what
+ * a split falls back to without its server, plus 3 where that is nothing: then the logits are not numbers. [kept]: null
+ * where the plan sends no activations of hard samples. [asking]: the samples that left the path at an exit to ask a
+ * server, a group for each exit; until it answers, what the exit says stands for them.
+ */
+public class Outcome internal constructor(
+    public val output: Tensor,
+    public val answeredBy: IntArray,
+    public val kept: KeptActivations? = null,
+    internal val asking: List<Waiting> = emptyList(),
+)
+
+/** The answers to a batch, collected segment by segment. Later answers to a sample replace earlier ones. */
+internal class Answers(private val batch: Int) {
+    private var output: FloatArray? = null
+    private var shape: List<Int> = emptyList() // of one sample's answer
+    private val answeredBy = IntArray(batch)
+
+    /** A copy of the answers of [outcome], to be replaced in part. */
+    constructor(outcome: Outcome) : this(outcome.output.batch) {
+        output = outcome.output.floats()
+        shape = outcome.output.shape.drop(1)
+        outcome.answeredBy.copyInto(answeredBy)
+    }
+
+    /** Row i of [logits] [count, classes] answers sample `samples[i]`, for each i of [rows], by [source]. */
+    fun put(samples: List<Int>, logits: Tensor, source: Int, rows: Iterable<Int> = samples.indices) {
+        val values = logits.floats()
+        val classes = values.size / logits.batch
+        val all = output ?: FloatArray(batch * classes).also {
+            output = it
+            shape = logits.shape.drop(1)
+        }
+        for (row in rows) {
+            values.copyInto(all, samples[row] * classes, row * classes, (row + 1) * classes)
+            answeredBy[samples[row]] = source
+        }
+    }
+
+    /** A copy of what was collected; every sample has an answer. */
+    fun outcome(kept: KeptActivations? = null, asking: List<Waiting> = emptyList()): Outcome =
+        Outcome(Tensor.of(checkNotNull(output), listOf(batch) + shape), answeredBy.copyOf(), kept, asking)
+}
+
+/** What is added to each class's logit, by class. */
+public fun logitOffsets(prior: Prior): FloatArray =
+    FloatArray(prior.logRatios.size) { (prior.temperature * prior.logRatios[it]).toFloat() }
+
+/** [logits] [batch, classes] under [prior], in float32; the same tensor without one. */
+public fun corrected(logits: Tensor, prior: Prior?): Tensor =
+    if (prior == null) logits else withOffsets(logits, logitOffsets(prior))
+
+/** The same by sample. */
+internal fun corrected(logits: List<FloatArray>, prior: Prior?): List<FloatArray> {
+    val offsets = logitOffsets(prior ?: return logits)
+    return logits.map { row -> FloatArray(row.size) { row[it] + offsets[it] } }
+}
+
+private fun withOffsets(logits: Tensor, offsets: FloatArray): Tensor {
+    val values = logits.floats()
+    for (at in values.indices) values[at] += offsets[at % offsets.size]
+    return Tensor.of(values, logits.shape)
+}
+
+/** A stretch whose last output is logits, under a prior. Implements the port. */
+internal class CorrectedStretch(private val stretch: LoadedStretch, prior: Prior) : LoadedStretch {
+    private val offsets = logitOffsets(prior)
+
+    override fun run(inputs: List<Tensor>): List<Tensor> = underPrior(stretch.run(inputs))
+
+    override fun runUntil(inputs: List<Tensor>, stop: StopSignal): List<Tensor>? =
+        stretch.runUntil(inputs, stop)?.let(::underPrior)
+
+    override fun close(): Unit = stretch.close()
+
+    private fun underPrior(outputs: List<Tensor>) = outputs.dropLast(1) + withOffsets(outputs.last(), offsets)
+}

@@ -143,7 +143,6 @@ internal class PlanInUse(workspace: Workspace) {
      * pages do not fit any more begin again with the new plan. One change at a time.
      *
      * @throws BudgetError the cap is too small for the largest block; says the least that works. Nothing changes.
-     * @throws ClosedError the model was closed.
      */
     fun exchangeCap(capBytes: Long?, plan: Plan, hurry: Boolean = false) {
         val new = workspace.copy(memoryCapBytes = capBytes)
@@ -176,4 +175,44 @@ internal class PlanInUse(workspace: Workspace) {
     fun close() {
         synchronized(exchange) { active.also { active = null } }?.leave()
     }
+}
+
+/** Counts users, of which the maker is the first; [last] is called when the last has left. Thread-safe. */
+internal class RunningCalls(private val last: () -> Unit) {
+    private var users = 1 // guarded by this
+
+    /** One user more; false if it was freed already. */
+    fun enter(): Boolean = synchronized(this) {
+        if (users == 0) return false
+        users++
+        true
+    }
+
+    /** One user less. */
+    fun leave() {
+        if (synchronized(this) { --users } == 0) last()
+    }
+}
+
+private const val KEPT = 256 // calls
+
+/**
+ * Takes note of calls, from any thread, and calls [wake] when one is out of bounds.
+ *
+ * This runs in every call: it compares and appends, nothing else.
+ */
+internal class ServiceTimes(private val lowMs: Double, private val highMs: Double, private val wake: () -> Unit) {
+    private val callsMs = ArrayDeque<Double>() // guarded by this
+
+    /** A call of one sample that the subnet answered took so long. */
+    fun record(serviceMs: Double) {
+        synchronized(this) {
+            if (callsMs.size == KEPT) callsMs.removeFirst()
+            callsMs.addLast(serviceMs)
+        }
+        if (serviceMs !in lowMs..highMs) wake()
+    }
+
+    /** The last calls, the oldest first, milliseconds. */
+    fun last(): List<Double> = synchronized(this) { callsMs.toList() }
 }

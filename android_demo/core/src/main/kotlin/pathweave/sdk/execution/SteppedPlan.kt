@@ -1,12 +1,13 @@
 /**
- * A plan that runs exit by exit and can be ended between and within its steps. Mirrors
- * device_sdk/execution/stepped_plan.py.
+ * A plan that runs exit by exit and can be ended between and within its steps.
  *
  * A step is a segment up to an answer. Every exit is evaluated, whatever its threshold; samples whose confidence
  * reaches the threshold keep that answer, as in any run of the plan. The others take the answer of each later step.
  */
 package pathweave.sdk.execution
 
+import kotlin.math.ceil
+import kotlin.math.max
 import pathweave.sdk.Clock
 import pathweave.sdk.NANOSECONDS_PER_MS
 import pathweave.sdk.numerics.Tensor
@@ -34,7 +35,6 @@ internal class SteppedPlan(
     }
     private val times = LinkedHashMap<Int, StepTimes>() // by batch size; guarded by itself
 
-    /** Whether the times of this batch size are known. */
     fun isMeasured(batch: Int): Boolean = synchronized(times) { batch in times }
 
     /** How long the steps take for batches like [tensor]; measured when they are first asked for. Throws as [run]. */
@@ -135,3 +135,74 @@ private class SteppedRun(tensor: Tensor, private val clock: Clock, private val l
         if (rest.isNotEmpty()) features = features.map { it.rows(unsure) }
     }
 }
+
+private const val KEPT_RUNS = 128 // at most
+private const val KEPT_NS = 2_000_000_000L // older ones go, but for the last RECENT_RUNS
+
+/**
+ * The times of the last runs of one batch size. [typicalMs]: of each step, when it was measured. Thread-safe.
+ *
+ * Old runs are forgotten, so that a device that was busy for a while is not taken to be so for ever.
+ */
+internal class StepTimes(val typicalMs: List<Double>, private val clock: Clock = System::nanoTime) {
+    private val runs = ArrayDeque<Pair<Long, List<Double>>>() // guarded by this
+
+    /** A run took so long for its first steps; one that ended before its first answer says nothing. */
+    fun record(runMs: List<Double>) {
+        if (runMs.isEmpty()) return
+        synchronized(this) {
+            if (runs.size == KEPT_RUNS) runs.removeFirst()
+            runs.addLast(clock() to runMs)
+        }
+    }
+
+    fun answerTimesMs(presentSlowness: Double? = null): List<Double> =
+        answerTimesMs(last(), typicalMs, presentSlowness)
+
+    private fun last(): List<List<Double>> = synchronized(this) {
+        val oldestNs = clock() - KEPT_NS
+        while (runs.size > RECENT_RUNS && runs.first().first < oldestNs) runs.removeFirst()
+        runs.map { it.second }
+    }
+}
+
+/** Of the times of earlier runs: a deadline is kept this often. */
+public const val DEADLINE_QUANTILE: Double = 0.99
+
+internal const val RECENT_RUNS = 9 // whose median says how slow the device is now
+
+/**
+ * How many times as long as [typicalMs] the last runs took: the upper median of their ratios; 1 without runs.
+ *
+ * [runsMs]: per run, the oldest first, the milliseconds of its first steps, at least one.
+ */
+public fun slowness(runsMs: List<List<Double>>, typicalMs: List<Double>): Double {
+    val ratios = runsMs.takeLast(RECENT_RUNS).map { it.sum() / typicalMs.take(it.size).sum() }.sorted()
+    return if (ratios.isEmpty()) 1.0 else ratios[ratios.size / 2]
+}
+
+/**
+ * The time from the start within which each step's answer is there, in all but 1 - [quantile] of the runs.
+ *
+ * What a run did not reach counts as [typicalMs] times the present [slowness]. [presentSlowness]: what ordinary calls
+ * say of it; if it is worse than what the runs say, all times are scaled by the difference.
+ */
+public fun answerTimesMs(
+    runsMs: List<List<Double>>,
+    typicalMs: List<Double>,
+    presentSlowness: Double? = null,
+    quantile: Double = DEADLINE_QUANTILE,
+): List<Double> {
+    val now = slowness(runsMs, typicalMs)
+    val scale = if (presentSlowness == null) 1.0 else max(1.0, presentSlowness / now)
+    if (runsMs.isEmpty()) return summed(typicalMs).map { scale * it }
+    val answers = runsMs.map { run -> summed(typicalMs.mapIndexed { step, ms -> run.getOrNull(step) ?: (now * ms) }) }
+    val rank = max(ceil(quantile * runsMs.size).toInt() - 1, 0)
+    return typicalMs.indices.map { step -> scale * answers.map { it[step] }.sorted()[rank] }
+}
+
+/** The last step whose answer is there within [deadlineMs]; null if not even the first is. */
+public fun lastInTime(timesMs: List<Double>, deadlineMs: Double): Int? =
+    timesMs.indexOfLast { it <= deadlineMs }.takeIf { it >= 0 }
+
+private fun summed(values: List<Double>): List<Double> = values.runningReduce(Double::plus)

@@ -1,5 +1,5 @@
 /**
- * Advisory locks between processes, on files that are made if need be. Mirrors device_sdk/files/locks.py.
+ * Advisory locks between processes, on files that are made if need be.
  *
  * A lock goes with its holder: one that is killed leaves none behind. Where the system or the file system has no locks,
  * [shared] and [exclusive] only hold within this process, and [tryExclusive] always fails, so what must run alone is
@@ -36,7 +36,6 @@ private val held = HashMap<String, LockedFile>() // by path, guarded by itself
 internal class Lock(private val path: String, private val locked: LockedFile) : Closeable {
     private var open = true
 
-    /** The locked file. */
     val channel: FileChannel get() = locked.channel
 
     /** Whether other processes see the lock. */

@@ -1,6 +1,5 @@
 /**
- * Live update: a thread that watches service times and exchanges the subnet when the device has changed. Mirrors
- * device_sdk/live/live_update.py.
+ * Live update: a thread that watches service times and exchanges the subnet when the device has changed.
  *
  * Source: AdaptiveNet §5.3. Switching.kt decides; here are the clock, the thread and the plans.
  */
@@ -11,6 +10,8 @@ import java.util.concurrent.ConcurrentHashMap
 import java.util.concurrent.Semaphore
 import java.util.logging.Level
 import kotlin.concurrent.thread
+import kotlinx.serialization.json.JsonObject
+import kotlinx.serialization.json.JsonPrimitive
 import pathweave.sdk.ClosedError
 import pathweave.sdk.LOG
 import pathweave.sdk.NANOSECONDS_PER_MS
@@ -21,6 +22,7 @@ import pathweave.sdk.execution.LoadedPlan
 import pathweave.sdk.execution.PlanInUse
 import pathweave.sdk.execution.ServiceTimes
 import pathweave.sdk.logs.AdaptationLog
+import pathweave.sdk.logs.event
 import pathweave.sdk.search.Candidate
 import pathweave.sdk.supernet.MB
 import pathweave.sdk.supernet.Plan
@@ -248,5 +250,101 @@ internal class LiveUpdate(
         }
         log?.write(searched(outcome))
         wake()
+    }
+}
+
+/** Live update began with [subnet] in use. */
+internal fun watching(pool: PlanPool, subnet: Subnet): JsonObject {
+    val latenciesMs = pool.candidates.map { it.cost.latencyMs }
+    return event(
+        "watching",
+        "budget_latency_ms" to JsonPrimitive(pool.budget.latencyMs),
+        "budget_memory_mb" to JsonPrimitive(pool.budget.memoryMb),
+        "subnet" to JsonPrimitive(subnet.toString()),
+        "candidates" to JsonPrimitive(pool.candidates.size),
+        "fastest_ms" to JsonPrimitive(latenciesMs.min()),
+        "slowest_ms" to JsonPrimitive(latenciesMs.max()),
+    )
+}
+
+internal fun switched(
+    decision: Decision,
+    old: Subnet,
+    target: Candidate,
+    prepareMs: Double,
+    ahead: Boolean,
+    exchangeMs: Double,
+): JsonObject = event(
+    "switched",
+    "why" to JsonPrimitive(decision.why.text),
+    "old_subnet" to JsonPrimitive(old.toString()),
+    "subnet" to JsonPrimitive(target.subnet.toString()),
+    "drift_ratio" to JsonPrimitive(decision.ratio),
+    "service_ms" to JsonPrimitive(decision.serviceMs),
+    "expected_ms" to JsonPrimitive(decision.ratio * target.cost.latencyMs),
+    "prepare_ms" to JsonPrimitive(prepareMs),
+    "ahead" to JsonPrimitive(ahead),
+    "exchange_ms" to JsonPrimitive(exchangeMs),
+)
+
+/** [subnet] could not be made ready. */
+internal fun switchFailed(subnet: Subnet, error: PathweaveError): JsonObject = event(
+    "switch_failed",
+    "subnet" to JsonPrimitive(subnet.toString()),
+    "failure" to JsonPrimitive(error.message),
+)
+
+/** Nothing keeps the budget of [pool] at this drift ratio. */
+internal fun outOfReach(pool: PlanPool, ratio: Double, searching: Boolean): JsonObject = event(
+    "out_of_reach",
+    "budget_latency_ms" to JsonPrimitive(pool.budget.latencyMs),
+    "drift_ratio" to JsonPrimitive(ratio),
+    "fastest_ms" to JsonPrimitive(ratio * pool.candidates.minOf { it.cost.latencyMs }),
+    "searching" to JsonPrimitive(searching),
+)
+
+internal fun searched(outcome: SearchOutcome): JsonObject = event(
+    "searched",
+    "budget_latency_ms" to JsonPrimitive(outcome.budget.latencyMs),
+    "drift_ratio" to JsonPrimitive(outcome.ratio),
+    "candidates" to JsonPrimitive(outcome.candidates.size),
+    "seconds" to JsonPrimitive(outcome.seconds),
+    "failure" to JsonPrimitive(outcome.failure),
+)
+
+/** A plan, the model that runs it, of which this is one use, and how long it took to make it ready. */
+internal class PreparedPlan(val plan: Plan, val loaded: LoadedPlan, val prepareMs: Double)
+
+/** Prepared plans under a cap of bytes, by the predicted peak of their subnets. Thread-safe. */
+internal class WarmPlans {
+    private val ready = LinkedHashMap<Subnet, PreparedPlan>() // guarded by this
+
+    val subnets: Set<Subnet> get() = synchronized(this) { ready.keys.toSet() }
+
+    /** Keep the first of [candidates] that fit under the cap together and drop the rest; those to be prepared. */
+    fun want(candidates: List<Candidate>, capBytes: Long): List<Candidate> {
+        var left = capBytes
+        val wanted = candidates.filter { one -> (one.cost.peakBytes <= left).also { if (it) left -= one.cost.peakBytes } }
+        val subnets = wanted.map { it.subnet }.toSet()
+        return synchronized(this) {
+            drop { it !in subnets }
+            wanted.filter { it.subnet !in ready }
+        }
+    }
+
+    /** Keep a plan until [want] drops it. */
+    fun put(prepared: PreparedPlan) {
+        synchronized(this) { ready.put(prepared.plan.subnet, prepared) }?.loaded?.calls?.leave()
+    }
+
+    /** The prepared model of just this plan, if there is one; it is not kept any longer. */
+    fun take(plan: Plan): PreparedPlan? = synchronized(this) {
+        ready[plan.subnet]?.takeIf { it.plan == plan }?.also { ready -= plan.subnet }
+    }
+
+    fun clear(): Unit = synchronized(this) { drop { true } }
+
+    private fun drop(which: (Subnet) -> Boolean) {
+        for (subnet in ready.keys.filter(which)) ready.remove(subnet)?.loaded?.calls?.leave()
     }
 }

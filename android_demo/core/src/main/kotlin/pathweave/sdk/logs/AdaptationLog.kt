@@ -12,21 +12,25 @@ import kotlinx.serialization.json.JsonObject
 import kotlinx.serialization.json.JsonPrimitive
 import pathweave.sdk.InfeasibleBudgetError
 import pathweave.sdk.LOG
+import pathweave.sdk.UsageError
+import pathweave.sdk.files.JsonError
+import pathweave.sdk.files.JsonPlace
 import pathweave.sdk.files.LOG_MAX_BYTES
 import pathweave.sdk.files.appendLine
+import pathweave.sdk.files.completeLines
+import pathweave.sdk.files.decodeJson
 import pathweave.sdk.files.json
 import pathweave.sdk.files.jsonOf
+import pathweave.sdk.files.openedFiles
+import pathweave.sdk.files.reason
 import pathweave.sdk.numerics.median
-import pathweave.sdk.policies.Adaptation
-import pathweave.sdk.policies.Calibration
+import pathweave.sdk.policies.Found
 import pathweave.sdk.policies.planning.Choice
 import pathweave.sdk.policies.planning.PlanFront
 import pathweave.sdk.profiling.Profile
 import pathweave.sdk.profiling.now
-import pathweave.sdk.supernet.Budget
-import pathweave.sdk.supernet.Hard
+import pathweave.sdk.supernet.Goal
 import pathweave.sdk.supernet.Plan
-import pathweave.sdk.supernet.PlanCost
 import pathweave.sdk.supernet.Requirement
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Uplink
@@ -39,16 +43,19 @@ private const val SCHEMA_VERSION = 1
  *
  * Not for several processes at a time. What cannot be written is left out: the work goes on.
  */
-internal class AdaptationLog(
-    private val path: File,
+public class AdaptationLog internal constructor(
+    public val path: File,
     private val bundle: String,
     private val runtime: String,
     private val maxBytes: Long = LOG_MAX_BYTES,
+    device: () -> String = { "" },
 ) {
+    /** A random name of this device, made once per state folder. */
+    public val deviceId: String by lazy(device)
+
     private var warned = false // guarded by this
 
-    /** Append one event. */
-    fun write(event: JsonObject): Unit = synchronized(this) {
+    internal fun write(event: JsonObject): Unit = synchronized(this) {
         val line = jsonOf(
             "schema" to JsonPrimitive(SCHEMA_VERSION),
             "time" to JsonPrimitive(now("yyyy-MM-dd'T'HH:mm:ss.SSS")),
@@ -89,71 +96,54 @@ internal fun profiled(profile: Profile): JsonObject {
     )
 }
 
-/** A search ended and its subnet is in use. */
-internal fun adapted(adaptation: Adaptation): JsonObject = event(
+internal fun adapted(found: Found): JsonObject = event(
     "adapted",
-    "budget_latency_ms" to json(adaptation.budget.latencyMs),
-    "budget_memory_mb" to json(adaptation.budget.memoryMb),
-    "subnet" to JsonPrimitive(adaptation.subnet.toString()),
-    "predicted_ms" to json(adaptation.predictedMs),
-    "measured_ms" to json(adaptation.measuredMs),
-    "predicted_peak_bytes" to JsonPrimitive(adaptation.predictedPeakBytes),
-    "accuracy_search" to json(adaptation.accuracySearch),
-    "accuracy_holdout" to json(adaptation.accuracyHoldout),
-    "samples" to JsonPrimitive(adaptation.searchSamples),
-    "subnets_evaluated" to JsonPrimitive(adaptation.subnetsEvaluated),
-    "seconds" to json(adaptation.seconds),
-    "stopped" to JsonPrimitive(adaptation.stopped.text),
-    "within_budget_probability" to json(adaptation.withinBudgetProbability),
-    "slowdown" to json(adaptation.slowdown),
+    "budget_latency_ms" to json(found.goal.latencyMs),
+    "budget_memory_mb" to json(found.goal.memoryMb),
+    "subnet" to JsonPrimitive(found.plan.subnet.toString()),
+    "predicted_ms" to json(found.expected.latencyMs),
+    "measured_ms" to json(found.measured?.latencyMs),
+    "predicted_peak_bytes" to JsonPrimitive(found.expected.peakBytes),
+    "accuracy_search" to json(found.expected.accuracy),
+    "accuracy_holdout" to json(found.heldOut?.accuracy),
+    "samples" to JsonPrimitive(found.samples - found.judged),
+    "subnets_evaluated" to JsonPrimitive(found.considered),
+    "seconds" to json(found.seconds),
+    "stopped" to JsonPrimitive(found.stopped.text),
+    "within_budget_probability" to json(found.measured?.withinBudgetProbability),
+    "slowdown" to json(found.measured?.slowdown),
 )
 
-/** No subnet fits the budget; the plan in use stays. */
-internal fun infeasible(budget: Budget, error: InfeasibleBudgetError): JsonObject = event(
+/** No plan keeps the goal; the plan in use stays. */
+internal fun infeasible(goal: Goal, error: InfeasibleBudgetError): JsonObject = event(
     "infeasible",
-    "budget_latency_ms" to json(budget.latencyMs),
-    "budget_memory_mb" to json(budget.memoryMb),
+    "budget_latency_ms" to json(goal.latencyMs),
+    "budget_memory_mb" to json(goal.memoryMb),
     "nearest" to JsonPrimitive(error.nearest.joinToString(" ")),
     "nearest_latency_ms" to json(error.nearestLatencyMs),
 )
 
-/** Exits and the escalation threshold were set. */
-internal fun calibrated(calibration: Calibration): JsonObject {
-    val plan = calibration.plan
-    val threshold = when (val hard = plan.hard) {
-        Hard.AnswerLocally -> null
-        is Hard.Abstain -> hard.decider.threshold
-        is Hard.Ask -> hard.decider.threshold
-    }
-    return event(
-        "calibrated",
-        "subnet" to JsonPrimitive(plan.subnet.toString()),
-        "exits" to JsonArray(plan.exits.map { JsonPrimitive(it.exit) }),
-        "thresholds" to JsonArray(plan.exits.map { json(it.threshold) }),
-        "escalation_threshold" to json(threshold),
-        "samples" to JsonPrimitive(calibration.samples),
-        "accuracy" to json(calibration.accuracy),
-        "accuracy_without_exits" to json(calibration.accuracyWithoutExits),
-        "share_early" to json(calibration.shareEarly),
-        "share_escalated" to json(calibration.shareEscalated),
-        "mean_ms" to json(calibration.meanMs),
-        "without_exits_ms" to json(calibration.withoutExitsMs),
-    )
-}
+internal fun planChosen(found: Found): JsonObject = planChosen(
+    Choice(found.plan, found.heldOut ?: found.expected, found.considered),
+    found.goal.requirement(),
+    found.samples,
+    found.notes,
+    found.saved,
+)
 
 /** [choice] is in use since the network has changed to [uplink], null for a server out of reach. */
 internal fun followed(choice: Choice, front: PlanFront, uplink: Uplink?): JsonObject {
     val where = uplink?.let { "${rounded(it.mbps)} Mbit/s, ${rounded(it.roundTripMs)} ms round trip" } ?: "out of reach"
-    return planChosen(choice, choice.cost, front.requirement, front.samples, listOf("the network changed: $where"))
+    val notes = listOf("the network changed: $where")
+    return planChosen(choice, front.requirement, front.samples, notes, choice.savedByAskingEarly)
 }
 
-/** A plan was chosen for [requirement]; [cost]: what is expected of it on so many [samples]. */
-internal fun planChosen(
+private fun planChosen(
     choice: Choice,
-    cost: PlanCost,
     requirement: Requirement,
     samples: Int,
     notes: List<String>,
+    saved: Map<String, Double>,
 ): JsonObject = event(
     "plan_chosen",
     "plan_kind" to JsonPrimitive(choice.plan.kind),
@@ -162,16 +152,16 @@ internal fun planChosen(
     "limits" to JsonObject(requirement.limits.associate { it.name to json(it.limit) }),
     "considered" to JsonPrimitive(choice.considered),
     "samples" to JsonPrimitive(samples),
-    "accuracy" to json(cost.accuracy),
-    "latency_ms" to json(cost.latencyMs),
-    "energy_mj" to json(cost.energyMj),
-    "bytes_sent" to json(cost.bytesSent),
-    "share_early" to json(cost.shareEarly),
-    "share_asked" to json(cost.shareAsked),
-    "share_abstained" to json(cost.shareAbstained),
+    "accuracy" to json(choice.cost.accuracy),
+    "latency_ms" to json(choice.cost.latencyMs),
+    "energy_mj" to json(choice.cost.energyMj),
+    "bytes_sent" to json(choice.cost.bytesSent),
+    "share_early" to json(choice.cost.shareEarly),
+    "share_asked" to json(choice.cost.shareAsked),
+    "share_abstained" to json(choice.cost.shareAbstained),
     "notes" to JsonArray(notes.map(::JsonPrimitive)),
-    "share_asked_early" to json(cost.shareAskedEarly),
-    "saved" to JsonObject(choice.savedByAskingEarly.mapValues { json(it.value) }),
+    "share_asked_early" to json(choice.cost.shareAskedEarly),
+    "saved" to JsonObject(saved.mapValues { json(it.value) }),
 )
 
 private fun rounded(value: Double): String = BigDecimal(value).round(MathContext(3)).stripTrailingZeros().toPlainString()
@@ -190,3 +180,49 @@ internal fun resized(why: String, oldCapBytes: Long?, capBytes: Long?, available
         "failure" to JsonPrimitive(null as String?),
     )
 }
+
+/**
+ * One line of the adaptation log.
+ *
+ * [time]: ISO 8601, UTC; [bundle]: sha256 of its manifest; [event]: its name, as docs/adaptation_log.md lists them;
+ * [fields]: what else it says, by name: texts as they are, everything else as JSON.
+ */
+public data class LogLine(
+    val time: String,
+    val bundle: String,
+    val runtime: String,
+    val event: String,
+    val fields: Map<String, String>,
+)
+
+/**
+ * The lines of the log at [path] ([logPath]), oldest file first; an incomplete last line is left out.
+ *
+ * @throws UsageError there is no such log, or a line breaks the schema; says which.
+ */
+public fun readLog(path: File): List<LogLine> = try {
+    openedFiles(path) { opened ->
+        opened.flatMap { (file, input) ->
+            completeLines(file, input.buffered()).mapIndexed { index, line -> logLine(file, index + 1, line) }.toList()
+        }
+    }
+} catch (error: IOException) {
+    throw UsageError("cannot read the log $path: ${reason(error)}")
+}
+
+private fun logLine(file: File, number: Int, data: ByteArray): LogLine = try {
+    val line = decodeJson(data)
+    line["schema"].whole(least = 1)
+    val event = line["event"]
+    LogLine(
+        line["time"].text(),
+        line["bundle"].text(),
+        line["runtime"].text(),
+        event["event"].text(),
+        event.entries().minus("event").mapValues { (_, value) -> value.shown() },
+    )
+} catch (error: JsonError) {
+    throw UsageError("line $number of ${file.name} breaks the schema: ${error.message}")
+}
+
+private fun JsonPlace.shown(): String = toString().let { json -> if (json.startsWith('"')) text() else json }

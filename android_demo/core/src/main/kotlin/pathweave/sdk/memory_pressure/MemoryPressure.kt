@@ -1,7 +1,4 @@
-/**
- * What memory the system has left for this process. Mirrors device_sdk/memory_pressure; Android's `onTrimMemory` is an
- * adapter too.
- */
+/** What memory the system has left for this process. */
 package pathweave.sdk.memory_pressure
 
 import java.io.File

@@ -1,7 +1,4 @@
-/**
- * Client for one model of a server with the Open Inference Protocol (Pathweave, Triton, KServe). Mirrors
- * device_sdk/offload/client.py.
- */
+/** Client for one model of a server with the Open Inference Protocol (Pathweave, Triton, KServe). */
 package pathweave.sdk.offload
 
 import java.util.UUID
@@ -189,7 +186,6 @@ private fun checkOutputs(outputs: List<NamedTensor>, announced: List<TensorMetad
     }
 }
 
-/** The sizes of the batch axis, of the tensors that have one. */
 private fun batches(tensors: List<NamedTensor>, announced: List<TensorMetadata>): Set<Int> {
     val names = announced.filter { it.shape.firstOrNull() == -1 }.map { it.name }
     return tensors.filter { it.name in names && it.shape.isNotEmpty() }.map { it.shape[0] }.toSet()

@@ -1,24 +1,16 @@
-/** Packets of activations for a server. Mirrors device_sdk/offload/packing.py; the layout: docs/activation_packets.md. */
+/** Packets of activations for a server. */
 package pathweave.sdk.offload
 
 import java.io.ByteArrayOutputStream
 import java.nio.ByteBuffer
-import java.nio.ByteOrder
-import java.util.zip.DataFormatException
 import java.util.zip.Deflater
-import java.util.zip.Inflater
 import pathweave.sdk.InputError
-import pathweave.sdk.ProtocolError
 import pathweave.sdk.UsageError
 import pathweave.sdk.numerics.DType
 import pathweave.sdk.numerics.Tensor
-import pathweave.sdk.supernet.CutPoint
 import pathweave.sdk.supernet.Edge
-import pathweave.sdk.supernet.FP32
-import pathweave.sdk.supernet.Supernet
-import pathweave.sdk.supernet.TensorSpec
 
-/** The layout that is written and read; others are refused. */
+/** The layout that is written. */
 public const val PACKET_VERSION: Int = 3
 
 private const val MAGIC = "PWAP"
@@ -27,7 +19,6 @@ private const val MAX_BATCH = 65_536
 private const val MAX_DECODED_BYTES = 256L shl 20
 private const val HEAD_BYTES = 46
 private const val ENTRY_BYTES = 6
-private const val DIGEST_BYTES = 32
 private const val PER_CHANNEL = 1
 private const val DEFLATED = 2
 private const val VALUES_PER_DEFLATED_BYTE = 32L
@@ -44,8 +35,6 @@ public class Activations(
     public val tail: List<Edge>,
     public val tensors: List<Tensor>,
 )
-
-private class Entry(val bits: Int, val channels: Int, val deflated: Boolean, val stored: Int)
 
 /**
  * The packet of [activations].
@@ -77,39 +66,6 @@ public fun pack(
     return packet.array()
 }
 
-/**
- * Decodes [packet], checked against the graph of [bundle]. All sizes are checked before anything is decoded.
- *
- * @throws ProtocolError not a packet, another layout version, a wrong length, another bundle, or a tail that does not
- *   lead from the cut point to the output.
- */
-public fun unpack(packet: ByteArray, supernet: Supernet, bundle: String): Activations {
-    if (packet.size < HEAD_BYTES) throw ProtocolError("the packet of activations ends after ${packet.size} bytes")
-    val reader = littleEndian(packet)
-    if (reader.text(MAGIC.length) != MAGIC) throw ProtocolError("this is not a packet of activations")
-    val version = reader.byte()
-    if (version != PACKET_VERSION) {
-        val hint = "use one version of Pathweave on both sides"
-        throw ProtocolError("the packet has layout $version; known is $PACKET_VERSION", hint)
-    }
-    val count = reader.byte()
-    val position = reader.short()
-    if (!reader.bytes(DIGEST_BYTES).contentEquals(digest(bundle))) {
-        throw ProtocolError("the activations belong to another version of the bundle")
-    }
-    val batch = reader.getInt()
-    if (batch !in 1..MAX_BATCH) throw ProtocolError("the packet says that it holds ${batch.toUInt()} samples")
-    val tail = readTail(reader, reader.short(), supernet, position)
-    val cut = supernet.cutPoints[position]
-    val entries = readEntries(reader, count, cut, batch)
-    val expected = entries.sumOf { batch.toLong() * it.channels * RANGE_BYTES + it.stored }
-    if (reader.remaining().toLong() != expected) {
-        val takes = packet.size - reader.remaining() + expected
-        throw ProtocolError("the packet has ${packet.size} bytes; $batch samples at cut point $position take $takes")
-    }
-    return Activations(bundle, position, tail, cut.tensors.zip(entries) { spec, one -> tensor(reader, spec, one, batch) })
-}
-
 private class Body(val bits: Int, val flags: Int, val ranges: ByteArray, val codes: ByteArray)
 
 private fun body(tensor: Tensor, bits: Int, perChannel: Boolean, compress: Boolean): Body {
@@ -125,21 +81,6 @@ private fun body(tensor: Tensor, bits: Int, perChannel: Boolean, compress: Boole
     val deflated = if (compress) deflated(packed, tensor.size) else null
     val flags = (if (channels > 1) PER_CHANNEL else 0) or (if (deflated != null) DEFLATED else 0)
     return Body(bits, flags, ranges.array(), deflated ?: packed)
-}
-
-private fun tensor(reader: ByteBuffer, spec: TensorSpec, entry: Entry, batch: Int): Tensor {
-    val ranges = littleEndian(reader.bytes(batch * entry.channels * RANGE_BYTES))
-    checkRanges(ranges, entry.bits)
-    val size = spec.size.toInt()
-    val sampleBytes = packedBytes(spec.size, entry.bits).toInt()
-    val stored = reader.bytes(entry.stored)
-    val packed = if (entry.deflated) inflated(stored, batch * sampleBytes) else stored
-    val values = FloatArray(batch * size)
-    for (sample in 0 until batch) {
-        val width = size / entry.channels
-        dequantise(ranges, packed, sample * sampleBytes, entry.bits, entry.channels, width, values, sample * size)
-    }
-    return Tensor.of(values, listOf(batch) + spec.shape)
 }
 
 private fun checkedBits(bits: List<Int>?, tensors: Int): List<Int> {
@@ -168,64 +109,6 @@ private fun checkedBatch(tensors: List<Tensor>): Int {
 
 private fun channelsOf(shape: List<Int>, perChannel: Boolean): Int = if (perChannel && shape.size > 1) shape[0] else 1
 
-private fun readTail(reader: ByteBuffer, length: Int, supernet: Supernet, position: Int): List<Edge> {
-    if (reader.remaining() < length) throw ProtocolError("the packet of activations ends within its tail")
-    val words = reader.text(length).split(" ")
-    if (words.any { ':' in it }) throw ProtocolError("the packet's tail runs at another input size than the model's own")
-    val tail = words.map { Edge(it.substringBefore('@'), it.substringAfter('@', FP32)) }
-    try {
-        supernet.checkStretch(tail, start = position, end = supernet.outputIndex)
-    } catch (error: UsageError) {
-        throw ProtocolError("the packet's tail does not fit the bundle: ${error.message}", cause = error)
-    }
-    if (supernet.cutPoints[position].tensors.any { it.dtype != DType.FLOAT32 }) {
-        throw ProtocolError("the tensors at cut point $position cannot be sent in packets")
-    }
-    return tail
-}
-
-private fun readEntries(reader: ByteBuffer, count: Int, cut: CutPoint, batch: Int): List<Entry> {
-    if (count != cut.tensors.size) {
-        throw ProtocolError("the packet holds $count tensors; cut point ${cut.index} has ${cut.tensors.size}")
-    }
-    if (reader.remaining() < count * ENTRY_BYTES) throw ProtocolError("the packet of activations ends within its entries")
-    if (cut.tensors.sumOf { it.nbytes * batch } > MAX_DECODED_BYTES) {
-        throw ProtocolError("the packet decodes to more than $MAX_DECODED_BYTES bytes")
-    }
-    return cut.tensors.map { spec -> entry(reader.byte(), reader.byte(), reader.getInt(), spec, batch) }
-}
-
-private fun entry(bits: Int, flags: Int, stored: Int, spec: TensorSpec, batch: Int): Entry {
-    if (bits !in 1..MAX_BITS) throw ProtocolError("the packet has values of $bits bits; 1 to $MAX_BITS are possible")
-    val perChannel = flags and PER_CHANNEL != 0
-    val deflated = flags and DEFLATED != 0
-    if (flags and (PER_CHANNEL or DEFLATED).inv() != 0 || perChannel && spec.shape.size < 2) {
-        throw ProtocolError("the packet has flags $flags that tensor ${spec.name} cannot have")
-    }
-    val whole = batch * packedBytes(spec.size, bits)
-    val least = if (deflated) leastDeflated(batch * spec.size) else whole
-    if (stored.toUInt().toLong() !in least..whole) {
-        throw ProtocolError(
-            "the packet gives ${stored.toUInt()} bytes of codes to tensor ${spec.name}; $batch samples take $least to $whole",
-        )
-    }
-    return Entry(bits, channelsOf(spec.shape, perChannel), deflated, stored)
-}
-
-private fun checkRanges(ranges: ByteBuffer, bits: Int) {
-    val levels = (1 shl bits) - 1
-    for (at in 0 until ranges.limit() step RANGE_BYTES) {
-        val scale = ranges.getFloat(at)
-        val largest = scale * levels
-        if (!(scale > 0) || largest.isInfinite()) {
-            throw ProtocolError("a scale of the packet is not a number above zero")
-        }
-        if (ranges.get(at + 4).toInt() and 0xff > levels) {
-            throw ProtocolError("a zero point of the packet lies above $levels")
-        }
-    }
-}
-
 /** [codes] as a raw DEFLATE stream, filled up with zeros to the least length; null where that does not save an eighth. */
 private fun deflated(codes: ByteArray, values: Int): ByteArray? {
     val deflater = Deflater(Deflater.BEST_SPEED, true)
@@ -245,36 +128,65 @@ private fun deflated(codes: ByteArray, values: Int): ByteArray? {
 
 private fun leastDeflated(values: Long): Long = (values + VALUES_PER_DEFLATED_BYTE - 1) / VALUES_PER_DEFLATED_BYTE
 
-/** The [size] bytes that [stored] decompresses to; never produces more than one byte beyond them. */
-private fun inflated(stored: ByteArray, size: Int): ByteArray {
-    val inflater = Inflater(true)
-    try {
-        inflater.setInput(stored)
-        val codes = ByteArray(size + 1)
-        var count = 0
-        while (!inflater.finished() && count < codes.size) {
-            val more = inflater.inflate(codes, count, codes.size - count)
-            if (more == 0 && (inflater.needsInput() || inflater.needsDictionary())) break
-            count += more
+private fun digest(bundle: String): ByteArray = bundle.chunked(2).map { it.toInt(16).toByte() }.toByteArray()
+
+internal const val MAX_BITS = 8
+internal const val RANGE_BYTES = 5 // a scale in float32 and a zero point in one byte
+
+private const val GROUP = 8 // values that are packed together: into as many bytes as a value has bits
+private const val MARGIN = 1.0 / 1024 // of a level: rounding errors never reach a code above the largest
+private val SMALLEST_SCALE = Math.scalb(1.0, -126)
+private val SPAN_LIMIT = Math.scalb(1.0, 127)
+
+/** Bytes of one sample of [size] values: whole groups of eight. */
+internal fun packedBytes(size: Long, bits: Int): Long = (size + GROUP - 1) / GROUP * bits
+
+/**
+ * Writes the ranges of one sample to [ranges] and its codes to [packed] from [at] on, which hold zeros there.
+ *
+ * The values of the sample are those from [start] on: [channels] times [width], each channel with a range of its own.
+ *
+ * @throws InputError NaN, infinity, or values too far apart.
+ */
+internal fun quantise(
+    values: FloatArray, start: Int, channels: Int, width: Int, bits: Int, ranges: ByteBuffer, packed: ByteArray, at: Int,
+) {
+    for (channel in 0 until channels) {
+        val first = channel * width
+        val range = rangeOf(values, start + first, width, bits)
+        ranges.putFloat(range.scale).put(range.zeroPoint.toByte())
+        val inverse = 1f / range.scale
+        val offset = range.zeroPoint + 0.5f
+        for (index in first until first + width) {
+            val product = values[start + index] * inverse
+            writeCode(packed, at, index, bits, (product + offset).toInt())
         }
-        val rest = stored.copyOfRange(stored.size - inflater.remaining, stored.size)
-        if (count != size || !inflater.finished() || rest.any { it.toInt() != 0 }) {
-            throw ProtocolError("compressed codes of the packet do not hold $size bytes")
-        }
-        return codes.copyOf(size)
-    } catch (error: DataFormatException) {
-        throw ProtocolError("compressed codes of the packet are damaged", cause = error)
-    } finally {
-        inflater.end()
     }
 }
 
-private fun digest(bundle: String): ByteArray = bundle.chunked(2).map { it.toInt(16).toByte() }.toByteArray()
+private class Range(val scale: Float, val zeroPoint: Int)
 
-private fun ByteBuffer.byte(): Int = get().toInt() and 0xff
+private fun rangeOf(values: FloatArray, start: Int, width: Int, bits: Int): Range {
+    var low = 0f
+    var high = 0f
+    for (index in start until start + width) {
+        val value = values[index]
+        if (value.isNaN() || value.isInfinite()) throw InputError("the activations hold NaN or infinity")
+        if (value < low) low = value
+        if (value > high) high = value
+    }
+    val span = high.toDouble() - low
+    if (span >= SPAN_LIMIT) throw InputError("activations of one range must lie closer together than 1.7e+38")
+    val scale = maxOf(span / ((1 shl bits) - 1 - MARGIN), SMALLEST_SCALE).toFloat()
+    val product = -low * (1f / scale)
+    return Range(scale, (product + 0.5f).toInt())
+}
 
-private fun ByteBuffer.short(): Int = getShort().toInt() and 0xffff
-
-private fun ByteBuffer.bytes(count: Int): ByteArray = ByteArray(count).also { get(it) }
-
-private fun ByteBuffer.text(length: Int): String = bytes(length).decodeToString()
+/** Puts [code] at bits `index · bits` onwards of the little-endian number that begins at byte [at]. */
+private fun writeCode(packed: ByteArray, at: Int, index: Int, bits: Int, code: Int) {
+    val place = index.toLong() * bits
+    val byte = at + (place / 8).toInt()
+    val shifted = code shl (place % 8).toInt()
+    packed[byte] = (packed[byte].toInt() or shifted).toByte()
+    if (shifted > 0xff) packed[byte + 1] = (shifted ushr 8).toByte()
+}

@@ -1,10 +1,10 @@
 /**
  * Confirming: candidates are measured in pairs with the full model until it is clear which one to take.
  *
- * Predictions are off by several percent, and by more where the profile was measured on a busy device. The ratio to the
- * full model, from calls in turns, bears load and drift; so a candidate's latency in quiet is its ratio times the full
- * model's latency in quiet. A candidate is taken, or ruled out, by the probability that it keeps the budget, never
- * because of one slow measurement. Mirrors device_sdk/policies/subnet_search.py.
+ * Predictions are off by several percent, and by more where the profile was measured on a busy device. The ratio to
+ * the full model, from calls in turns, bears load and drift; so a candidate's latency in quiet is its ratio times the
+ * full model's latency in quiet. A candidate is taken, or ruled out, by the probability that it keeps the budget,
+ * never because of one slow measurement.
  */
 package pathweave.sdk.policies
 
@@ -102,7 +102,6 @@ internal class Confirmation(
     val slowdown: Double
     val fullMs: Double
 
-    /** The budget in milliseconds. */
     val budget: Budget
 
     init {
@@ -267,7 +266,6 @@ private fun pauseS(budget: Budget): Double {
     return (1 / callsPerSecond - (budget.latencyMs ?: 0.0) / 1e3).coerceIn(0.0, LONGEST_PAUSE_S)
 }
 
-/** The geometric mean. */
 private fun mean(values: List<Double>) = exp(values.sumOf(::ln) / values.size)
 
 /** Two measurements of one ratio, weighted by their precision. */

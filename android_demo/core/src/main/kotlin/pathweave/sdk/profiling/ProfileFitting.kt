@@ -1,11 +1,10 @@
 /**
  * Fits the cost of edges within composed subnets, from measured blocks and a few measured whole subnets. Pure.
  *
- * 1. A line maps sums of block latencies to latencies of subnets, since the composed graph saves calls and conversions.
- * 2. Ridge regression of the residuals: a factor near 1 per edge, one per rendition and input size, and a price per
- * byte passed between neighbours of different renditions. The ridge keeps the factors near 1 where a few dozen subnets
- * do not determine them. Both steps down-weight outliers (Huber), which come from interference. Mirrors
- * device_sdk/profiling/fitting.py.
+ * 1. A line maps sums of block latencies to latencies of subnets, since the composed graph saves calls and
+ * conversions. 2. Ridge regression of the residuals: a factor near 1 per edge, one per rendition and input size, and a
+ * price per byte passed between neighbours of different renditions. The ridge keeps the factors near 1 where a few
+ * dozen subnets do not determine them. Both steps down-weight outliers (Huber), which come from interference.
  */
 package pathweave.sdk.profiling
 
@@ -35,7 +34,6 @@ private const val FAR = 2.0 // standard deviations, estimated from the median de
 private const val DEVIATION_PER_MEDIAN = 1.48
 private const val LEAST_DEVIATION = 0.005 // relative; residuals below are never outliers
 
-/** `latencyMs = offsetMs + Σ scale · factor · block + Σ changesMs`, the last by entered edge. */
 internal class LatencyFit(
     val scale: Double,
     val offsetMs: Double,

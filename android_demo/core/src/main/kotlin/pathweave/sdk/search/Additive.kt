@@ -5,8 +5,6 @@
  * the edge costs is additive, so an exact path algorithm finds its best subnet (Thompson sampling). The interaction
  * kernel correlates subnets that share blocks. An edge's cost is that of its block, plus a small term for its rendition
  * and input size. The prior means come from the block and rendition errors that the packager measured.
- *
- * Mirrors device_sdk/search/additive.py: the same draws of the same generator, and sums that agree to rounding.
  */
 package pathweave.sdk.search
 

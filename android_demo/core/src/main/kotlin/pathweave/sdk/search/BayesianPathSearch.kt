@@ -2,8 +2,7 @@
  * Our search: a model of accuracy proposes, exact paths within the budget, a race evaluates.
  *
  * The parts are known: Bayesian optimisation with an additive Gaussian process, Thompson sampling, racing. What makes
- * them fit is the graph: the best path of an additive draw within a budget can be found exactly (Pareto.kt). Mirrors
- * device_sdk/search/strategies/bayesian_path.py.
+ * them fit is the graph: the best path of an additive draw within a budget can be found exactly (Pareto.kt).
  */
 package pathweave.sdk.search
 
@@ -136,7 +135,6 @@ public class BayesianPathSearch(
     }
 }
 
-/** Log odds that are expected of a subnet, as an observation. */
 private class ExpectedOdds(
     override val subnet: Subnet,
     override val logOdds: Double,
@@ -172,7 +170,7 @@ private class Proposals(
     init {
         val fitting = withinBudget(problem)
         val few = subnetCount(problem.supernet) <= BigInteger.valueOf(LISTING_LIMIT.toLong())
-        listed = if (few) fitting.draw(LISTING_LIMIT, problem.random) else emptyList()
+        listed = if (few) fitting.listed(problem.random) else emptyList()
         val lowMs = maxOf(fitting.lowMs, fitting.highMs * (1 - WINDOW_RATIO))
         nearby = Neighbourhood(problem.supernet, problem.costModel, problem.budget, lowMs, fitting.highMs)
     }

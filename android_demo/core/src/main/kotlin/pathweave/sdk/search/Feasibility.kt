@@ -1,4 +1,4 @@
-/** Exact feasibility check of a budget, before anything is evaluated. Mirrors device_sdk/search/nearby.py. */
+/** Exact feasibility check of a budget, before anything is evaluated. */
 package pathweave.sdk.search
 
 import java.math.BigDecimal
@@ -6,6 +6,8 @@ import java.math.MathContext
 import java.math.RoundingMode
 import java.util.Locale
 import java.util.PriorityQueue
+import kotlin.math.abs
+import kotlin.math.pow
 import pathweave.sdk.InfeasibleBudgetError
 import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.CostModel
@@ -147,7 +149,6 @@ private fun shortened(subnet: Subnet): String {
     return shown.joinToString(" ")
 }
 
-/** [value] with [count] significant digits. */
 internal fun digits(value: Double, count: Int = DIGITS): String =
     if (value.isFinite()) BigDecimal(value).round(MathContext(count)).stripTrailingZeros().toPlainString()
     else String.format(Locale.ROOT, "%f", value)
@@ -155,3 +156,307 @@ internal fun digits(value: Double, count: Int = DIGITS): String =
 /** [value] with three significant digits, never below it. */
 private fun roundedUp(value: Double): String =
     BigDecimal(value).round(MathContext(DIGITS, RoundingMode.CEILING)).toPlainString()
+
+private const val ABOVE_BUDGET = 1.1 // predicted latency over the budget, up to which a rung may measure within it
+private const val TIME_SHARE = 0.4 // of the search, after which no further rung is evaluated but those that always are
+private const val ALWAYS = 2 // rungs of each rendition within the budget that are evaluated whatever the time limit
+
+/**
+ * All rungs, without repetition: a list per rendition, by name; in it the smallest input first.
+ *
+ * A block that lacks a rendition runs in its first one.
+ */
+public fun ladder(supernet: Supernet): List<List<Subnet>> {
+    val own = supernet.cutPoints[0].tensors[0].shape.drop(1).fold(1, Int::times)
+    val wholes = (listOf(supernet.original) + supernet.sizes.drop(1).map { supernet.anySizeOriginal.at(it) })
+        .sortedBy { it.inputSize?.let { size -> size.height * size.width } ?: own }
+    val first = supernet.original.edges[0].rendition
+    val names = (listOf(first) + supernet.edges.map { it.rendition }.distinct().sorted()).distinct()
+    val seen = HashSet<Subnet>()
+    return names.map { name ->
+        val rungs = wholes.map { if (name == first) it else supernet.inRendition(it, name) }.distinct()
+        rungs.filter { it !in seen }.also { seen += rungs }
+    }.filter { it.isNotEmpty() }
+}
+
+internal fun upToOwnSize(column: List<Subnet>): List<Subnet> {
+    val own = column.indexOfFirst { it.inputSize == null }
+    return if (own < 0) column else column.take(own + 1)
+}
+
+/**
+ * Rungs that may keep [budget], the most promising first.
+ *
+ * Of each rendition in turn: the slowest rung that is predicted to fit, the next slower one, which may measure within
+ * the budget where predictions are up to 10 % high, then the faster ones. Without a latency, the slowest first.
+ */
+internal fun rungsNear(supernet: Supernet, costs: CostModel, budget: Budget): List<Subnet> {
+    val ordered = columnsNear(supernet, costs, budget)
+    return (0 until (ordered.maxOfOrNull { it.size } ?: 0)).flatMap { turn -> ordered.mapNotNull { it.getOrNull(turn) } }
+}
+
+/** The same by rendition. */
+private fun columnsNear(supernet: Supernet, costs: CostModel, budget: Budget): List<List<Subnet>> {
+    val limitMs = budget.latencyMs ?: Double.POSITIVE_INFINITY
+    return ladder(supernet).map { column ->
+        val slowestFirst = column.filter { budget.fitsMemory(costs.peakBytes(it)) }.sortedBy { -costs.latencyMs(it) }
+        val within = slowestFirst.filter { costs.latencyMs(it) <= limitMs }
+        val above = slowestFirst.filter { costs.latencyMs(it).let { ms -> ms > limitMs && ms <= ABOVE_BUDGET * limitMs } }
+        within.take(1) + above.takeLast(1) + within.drop(1) + above.dropLast(1)
+    }
+}
+
+/**
+ * [problem] with the rungs near its budget evaluated, and the time that is left.
+ *
+ * 1. order the samples; 2. evaluate the two slowest rungs of each rendition that are predicted to fit and the next slower
+ * one if it is near, or else the fastest subnet; 3. evaluate the other rungs, until all this has taken 40 % of the time. The
+ * first two know no time limit: of a rendition the largest input within the budget is the most accurate, so the best rung
+ * is among these few, also where predictions are somewhat too low or too high.
+ *
+ * @throws pathweave.sdk.InfeasibleBudgetError no subnet fits; thrown before the first evaluation.
+ */
+internal fun climb(problem: SearchProblem): SearchProblem {
+    val (supernet, costs, budget) = Triple(problem.supernet, problem.costModel, problem.budget)
+    val cheapest = requireFeasible(supernet, costs, budget)
+    val startedS = problem.clock()
+    val columns = columnsNear(supernet, costs, budget)
+    val fitting = columns.flatten().filter { budget.fits(costs.cost(it)) }.toSet()
+    val leading =
+        if (fitting.isEmpty()) listOf(cheapest)
+        else columns.flatMap { leading(it, fitting) }.sortedByDescending(costs::latencyMs)
+    val run = SearchRun(problem.with(timeLimitS = null), planned = 1)
+    try {
+        problem.evaluator.orderByMargin(run::checkStop)
+    } catch (_: EvaluationStopped) {
+        return problem
+    }
+    evaluateEach(run, leading)
+    fun leftS(share: Double) = problem.timeLimitS?.let { maxOf(0.0, share * it - (problem.clock() - startedS)) }
+    val rest = SearchRun(problem.with(timeLimitS = leftS(TIME_SHARE), known = run.pool.values.toList()), planned = 1)
+    evaluateEach(rest, rungsNear(supernet, costs, budget))
+    return problem.with(timeLimitS = leftS(1.0), known = rest.pool.values.toList())
+}
+
+/** The first rungs of a column that fit, and the next slower one, which is among the first two. */
+private fun leading(column: List<Subnet>, fitting: Set<Subnet>): List<Subnet> =
+    column.take(2).filter { it !in fitting } + column.filter { it in fitting }.take(ALWAYS)
+
+private fun evaluateEach(run: SearchRun, rungs: List<Subnet>) {
+    for (rung in rungs) if (run.checkStop() || !run.evaluate(listOf(rung))) break
+}
+
+private const val FRONT_LIMIT = 4096 // paths kept per node; larger fronts are thinned out evenly over their cost
+private val PRICES = (-4..4).map { 4.0.pow(it) } // Lagrange multipliers for memory, relative to value / excess
+private const val ROUNDING = 1e-9
+private const val TIGHTENINGS = 8
+
+internal class EdgeNumbers(val supernet: Supernet) {
+    private val numbers = supernet.edges.withIndex().associate { (number, edge) -> edge to number }
+
+    /** The number of the first edge that leaves a node; the others follow. */
+    val firstFrom: IntArray = supernet.edgesFrom.runningFold(0) { sum, leaving -> sum + leaving.size }.toIntArray()
+
+    val count: Int get() = supernet.edges.size
+
+    fun of(edge: Edge): Int = numbers.getValue(edge)
+
+    fun of(subnet: Subnet): IntArray = IntArray(subnet.edges.size) { of(subnet.edges[it]) }
+
+    fun sum(values: DoubleArray, subnet: Subnet): Double = subnet.edges.sumOf { values[of(it)] }
+}
+
+/** The Pareto front of paths from a node to the output, sorted by cost: the first edge, and the rank of the rest. */
+private class Front(val cost: DoubleArray, val value: DoubleArray, val edge: IntArray, val rank: IntArray)
+
+private val OUTPUT = Front(DoubleArray(1), DoubleArray(1), IntArray(1), IntArray(1))
+
+/** Where the merge of fronts stands behind one edge: its next path there. */
+private class Head(val edge: Int, private val front: Front, private val ownCost: Double, private val ownValue: Double) {
+    var rank = 0
+    var cost = 0.0
+    var value = 0.0
+
+    /** Whether there is a path of this rank. */
+    fun read(): Boolean {
+        if (rank >= front.cost.size) return false
+        cost = front.cost[rank] + ownCost
+        value = front.value[rank] + ownValue
+        return true
+    }
+}
+
+private val BY_COST = compareBy<Head>({ it.cost }, { -it.value }, { it.edge })
+
+/**
+ * Pareto fronts of an additive cost and an additive value; exact while fronts stay under 4,096 paths.
+ *
+ * [value] and [cost] are by edge number. Paths that cost more than [limit] are pruned.
+ */
+internal class ParetoPaths(
+    private val numbers: EdgeNumbers,
+    private val value: DoubleArray,
+    private val cost: DoubleArray,
+    limit: Double = Double.POSITIVE_INFINITY,
+) {
+    private val supernet = numbers.supernet
+    private val fronts = Array(supernet.nodeCount) { OUTPUT }
+
+    init {
+        val spare = cheapestFromInput()
+        for (index in supernet.outputNode - 1 downTo 0) fronts[index] = front(index, limit - spare[index])
+    }
+
+    /** Merges the fronts behind all edges, each sorted by cost; keeps what is worth more than all that is cheaper. */
+    private fun front(index: Int, limit: Double): Front {
+        val first = numbers.firstFrom[index]
+        val heads = PriorityQueue(BY_COST)
+        for ((number, step) in supernet.edgesFrom[index].withIndex()) {
+            val head = Head(number, fronts[step.second], cost[first + number], value[first + number])
+            if (head.read()) heads += head
+        }
+        val kept = GrowingFront()
+        while (true) {
+            val head = heads.poll() ?: break
+            if (head.cost > limit) break
+            kept.offer(head)
+            head.rank++
+            if (head.read()) heads += head
+        }
+        return kept.thinned(FRONT_LIMIT)
+    }
+
+    /** The path of the highest value that costs at most [limit]; null if there is none. */
+    fun best(limit: Double = Double.POSITIVE_INFINITY): Subnet? {
+        val costs = fronts[0].cost
+        var place = costs.indexOfLast { it <= limit }
+        if (place < 0) return null
+        val edges = mutableListOf<Edge>()
+        var index = 0
+        while (index < supernet.outputNode) {
+            val front = fronts[index]
+            val (edge, end) = supernet.edgesFrom[index][front.edge[place]]
+            place = front.rank[place]
+            index = end
+            edges += edge
+        }
+        return Subnet(edges)
+    }
+
+    private fun cheapestFromInput(): DoubleArray {
+        val reached = DoubleArray(supernet.nodeCount) { Double.POSITIVE_INFINITY }
+        reached[0] = 0.0
+        for ((index, leaving) in supernet.edgesFrom.withIndex()) {
+            for ((number, step) in leaving.withIndex()) {
+                val total = reached[index] + cost[numbers.firstFrom[index] + number]
+                reached[step.second] = minOf(reached[step.second], total)
+            }
+        }
+        return reached
+    }
+}
+
+/** A front that paths are offered to in ascending order of cost. */
+private class GrowingFront {
+    private var size = 0
+    private var cost = DoubleArray(64)
+    private var value = DoubleArray(64)
+    private var edge = IntArray(64)
+    private var rank = IntArray(64)
+
+    fun offer(head: Head) {
+        val last = size - 1
+        if (last >= 0 && head.cost == cost[last]) { // of equal costs the highest value counts, then the first edge
+            val better = head.value > value[last] || head.value == value[last] && head.edge < edge[last]
+            if (!better) return
+            size--
+        } else if (last >= 0 && head.value <= value[last]) {
+            return
+        }
+        if (size == cost.size) grow()
+        cost[size] = head.cost
+        value[size] = head.value
+        edge[size] = head.edge
+        rank[size] = head.rank
+        size++
+    }
+
+    private fun grow() {
+        cost = cost.copyOf(2 * size)
+        value = value.copyOf(2 * size)
+        edge = edge.copyOf(2 * size)
+        rank = rank.copyOf(2 * size)
+    }
+
+    fun thinned(limit: Int): Front {
+        val kept = if (size <= limit) IntArray(size) { it } else {
+            val step = (size - 1).toDouble() / (limit - 1)
+            IntArray(limit) { if (it == limit - 1) size - 1 else Math.rint(it * step).toInt() }
+        }
+        return Front(
+            DoubleArray(kept.size) { cost[kept[it]] },
+            DoubleArray(kept.size) { value[kept[it]] },
+            IntArray(kept.size) { edge[kept[it]] },
+            IntArray(kept.size) { rank[kept[it]] },
+        )
+    }
+}
+
+/** Finds the subnet of the highest total value within a budget. */
+internal class BestPath(val numbers: EdgeNumbers, private val costModel: CostModel) {
+    private val supernet = numbers.supernet
+    private val latency = DoubleArray(numbers.count) { costModel.edgeLatencyMs(supernet.edges[it]) }
+
+    /**
+     * The subnet of the highest total [value] (by edge number) that fits [budget]; null if none is found.
+     *
+     * Exact for a latency limit, as far as latency is additive. Peak memory is not additive (resident bytes plus the
+     * largest working set). Where its limit binds, a Lagrangian relaxation is solved for several multipliers, paths of
+     * neighbouring multipliers are crossed, and the best path that fits is returned: a heuristic.
+     */
+    fun find(budget: Budget, value: DoubleArray): Subnet? {
+        val best = bestInTime(budget, value)
+        if (best == null || budget.fitsMemory(costModel.peakBytes(best))) return best
+        val excess = costModel.peakBytes(best) - (budget.memoryMb ?: 0.0) * MB
+        val worth = maxOf(best.edges.sumOf { abs(value[numbers.of(it)]) }, ROUNDING)
+        val relaxed = mutableListOf(best)
+        for (price in PRICES) {
+            val priced = DoubleArray(value.size) { number ->
+                val cost = costModel.edgeCosts.getValue(supernet.edges[number])
+                value[number] - price * worth / excess * (cost.residentBytes + cost.workingBytes)
+            }
+            val subnet = bestInTime(budget, priced)
+            if (subnet != null && subnet != relaxed.last()) relaxed += subnet
+        }
+        val crossed = relaxed.zipWithNext().flatMap { (one, other) -> crossed(one, other) }
+        return (relaxed + crossed).filter { budget.fits(costModel.cost(it)) }.maxByOrNull { numbers.sum(value, it) }
+    }
+
+    /** Both one-point crossovers of two paths, at every inner node that they share. */
+    private fun crossed(a: Subnet, b: Subnet): List<Subnet> {
+        fun places(subnet: Subnet) =
+            subnet.edges.withIndex().associate { (at, edge) -> supernet.endNode(edge) to at + 1 }
+        val (inA, inB) = places(a) to places(b)
+        return (inA.keys intersect inB.keys - supernet.outputNode).sorted().flatMap { node ->
+            val (atA, atB) = inA.getValue(node) to inB.getValue(node)
+            listOf(
+                Subnet(a.edges.take(atA) + b.edges.drop(atB)),
+                Subnet(b.edges.take(atB) + a.edges.drop(atA)),
+            )
+        }
+    }
+
+    private fun bestInTime(budget: Budget, value: DoubleArray): Subnet? {
+        val wantedMs = budget.latencyMs ?: return ParetoPaths(numbers, value, latency).best()
+        // the order of summation changes the last digits, and a cost model may add terms to the sum of its edges
+        var limitMs = (wantedMs - costModel.offsetMs) * (1 + ROUNDING)
+        val paths = ParetoPaths(numbers, value, latency, limitMs)
+        for (attempt in 1..TIGHTENINGS) {
+            val subnet = paths.best(limitMs) ?: return null
+            val excessMs = costModel.latencyMs(subnet) - wantedMs
+            if (excessMs <= 0) return subnet
+            limitMs = minOf(limitMs, numbers.sum(latency, subnet)) * (1 - ROUNDING) - excessMs
+        }
+        return null
+    }
+}

@@ -1,7 +1,7 @@
 /**
- * NearbyInit and NearbyMutate: subnets close to a latency budget, by graph operations alone.
+ * NearbyMutate: subnets close to a latency budget, by graph operations alone.
  *
- * Source: AdaptiveNet §5.1. Mirrors device_sdk/search/nearby.py draw by draw.
+ * Source: AdaptiveNet §5.1.
  */
 package pathweave.sdk.search
 
@@ -12,16 +12,12 @@ import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
-import pathweave.sdk.supernet.WindowSampler
 import pathweave.sdk.supernet.enumerateSubnets
 import pathweave.sdk.supernet.kCheapest
-import pathweave.sdk.supernet.subnetCount
 
-/** Supernets with at most this many subnets are listed instead of sampled. */
+/** Supernets with at most this many subnets are listed. */
 internal const val LISTING_LIMIT: Int = 4096
 
-private const val DRAW_ROUNDS = 8
-private const val MAX_WIDENINGS = 64
 private const val STRETCH_EDGES = 3 // a mutation replaces at most this many edges of the path
 private const val SIZE_EVERY = 6 // one mutation in this many changes the input size, if the bundle has several
 private const val TRIES = 8 // random replacements before a mutation is given up
@@ -40,57 +36,9 @@ internal class Neighbourhood(
     /** Distance of [latencyMs] from the window; 0 inside. */
     fun distanceMs(latencyMs: Double): Double = maxOf(lowMs - latencyMs, latencyMs - highMs, 0.0)
 
-    /** A window with the same upper end and twice the width. */
-    fun widened() = Neighbourhood(supernet, costModel, budget, lowMs - (highMs - lowMs), highMs)
-
-    /**
-     * Up to [count] distinct members that are not in [seen], uniformly at random.
-     *
-     * Fewer only if there are no more (supernets of up to [LISTING_LIMIT] subnets) or a bounded number of draws found
-     * no more (larger ones).
-     */
-    fun draw(count: Int, random: SplitMix64, seen: Set<Subnet> = emptySet()): List<Subnet> {
-        listed?.let { all -> return random.shuffled(all.filter { it !in seen }).take(count) }
-        val drawn = LinkedHashSet<Subnet>()
-        for (round in 1..DRAW_ROUNDS) {
-            drawn += sampler.sample(count, random).filter { it !in seen && it in this }
-            if (drawn.size >= count) break
-        }
-        return drawn.take(count)
-    }
-
-    private val listed: List<Subnet>? by lazy {
-        if (subnetCount(supernet) > BigInteger.valueOf(LISTING_LIMIT.toLong())) null
-        else enumerateSubnets(supernet, LISTING_LIMIT.toLong()).filter { it in this }.toList()
-    }
-
-    private val sampler: WindowSampler by lazy {
-        val offsetMs = costModel.offsetMs
-        WindowSampler(supernet, costModel::edgeLatencyMs, low = lowMs - offsetMs, high = highMs - offsetMs)
-    }
-}
-
-/**
- * Up to [count] distinct subnets near the budget T, uniformly at random, and the neighbourhood used.
- *
- * The window is [T - ΔT, T + ΔT] with ΔT = [windowRatio] · T. T is clamped to the slowest subnet's latency, which also
- * stands for a missing limit. A window with fewer than [count] subnets is widened downwards, at most to the fastest
- * subnet. Source: AdaptiveNet §5.1.
- */
-internal fun nearbyInit(problem: SearchProblem, windowRatio: Double, count: Int): Pair<List<Subnet>, Neighbourhood> {
-    val (fastestMs, slowestMs) = latencyRangeMs(problem.supernet, problem.costModel)
-    val targetMs = minOf(problem.budget.latencyMs ?: slowestMs, slowestMs)
-    val halfMs = windowRatio * targetMs
-    var nearby = Neighbourhood(
-        problem.supernet, problem.costModel, problem.budget, lowMs = targetMs - halfMs, highMs = targetMs + halfMs,
-    )
-    var subnets = emptyList<Subnet>()
-    for (widening in 1..MAX_WIDENINGS) {
-        subnets = nearby.draw(count, problem.random)
-        if (subnets.size >= count || nearby.lowMs <= fastestMs) break
-        nearby = nearby.widened()
-    }
-    return subnets to nearby
+    /** All members in random order; of supernets with at most [LISTING_LIMIT] subnets. */
+    fun listed(random: SplitMix64): List<Subnet> =
+        random.shuffled(enumerateSubnets(supernet, LISTING_LIMIT.toLong()).filter { it in this }.toList())
 }
 
 /** Predicted latency of the fastest and of the slowest subnet. */

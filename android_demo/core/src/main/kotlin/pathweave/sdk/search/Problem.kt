@@ -1,7 +1,8 @@
-/** The search port: a strategy's problem, its evaluator, and its result. Mirrors device_sdk/search/port.py. */
+/** The search port: a strategy's problem, its evaluator, and its result. */
 package pathweave.sdk.search
 
 import pathweave.sdk.SplitMix64
+import pathweave.sdk.UsageError
 import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.Cost
 import pathweave.sdk.supernet.CostModel
@@ -33,7 +34,6 @@ public data class Candidate(
     val accuracy: Double,
     val expected: Double? = null,
 ) {
-    /** The plan's subnet. */
     val subnet: Subnet get() = plan.subnet
 
     /** The measure that all ranking uses, 0 to 1: [expected], or [accuracy] where that is null. */
@@ -157,3 +157,24 @@ internal val BY_EDGES: Comparator<List<Edge>> = Comparator { one, other ->
 /** Highest expected accuracy, then lowest latency, then the subnet itself, so that the order is total. */
 public val BY_EXPECTED_ACCURACY: Comparator<Candidate> =
     compareBy<Candidate>({ -it.expectedAccuracy }, { it.cost.latencyMs }).thenBy(BY_EDGES) { it.subnet.edges }
+
+/** The default strategy's name. */
+public const val DEFAULT_STRATEGY: String = "pathweave"
+
+private val STRATEGIES: Map<String, () -> SearchStrategy> = mapOf(
+    DEFAULT_STRATEGY to { BayesianPathSearch() },
+)
+
+/** The strategy of this name with its default settings. @throws UsageError if there is none. */
+public fun makeStrategy(name: String): SearchStrategy = STRATEGIES[name]?.invoke()
+    ?: throw UsageError("there is no search strategy $name", "known: " + STRATEGIES.keys.sorted().joinToString(", "))
+
+/**
+ * Evaluate the ladder, run [strategy], and rank all candidates by expected accuracy.
+ *
+ * The same start and the same measure for every strategy.
+ */
+public fun findSubnets(strategy: SearchStrategy, problem: SearchProblem): SearchResult =
+    withExpectedAccuracies(strategy.search(climb(problem)), problem)
+
+internal fun <T> SplitMix64.choice(items: List<T>): T = items[below(items.size)]

@@ -1,11 +1,14 @@
-/** What a device remembers of a bundle between runs. Mirrors device_sdk/session/device_state.py: the same files. */
+/** What a device remembers of a bundle between runs. */
 package pathweave.sdk.session
 
 import java.io.File
 import java.io.IOException
 import java.security.SecureRandom
 import kotlinx.serialization.json.JsonArray
+import kotlinx.serialization.json.JsonNull
+import kotlinx.serialization.json.JsonObject
 import kotlinx.serialization.json.JsonPrimitive
+import pathweave.sdk.BudgetError
 import pathweave.sdk.StorageError
 import pathweave.sdk.UsageError
 import pathweave.sdk.bundles.Bundle
@@ -14,8 +17,12 @@ import pathweave.sdk.delivery.readSmall
 import pathweave.sdk.execution.rememberTested
 import pathweave.sdk.execution.untestedExits
 import pathweave.sdk.files.JsonError
+import pathweave.sdk.files.JsonPlace
 import pathweave.sdk.files.decodeJson
 import pathweave.sdk.files.hex
+import pathweave.sdk.files.json
+import pathweave.sdk.files.jsonOf
+import pathweave.sdk.files.parsed
 import pathweave.sdk.files.removeTemporaries
 import pathweave.sdk.files.sha256
 import pathweave.sdk.files.writeAtomically
@@ -25,21 +32,34 @@ import pathweave.sdk.live.poolOf
 import pathweave.sdk.logs.AdaptationLog
 import pathweave.sdk.logs.adapted
 import pathweave.sdk.logs.opened
+import pathweave.sdk.logs.planChosen
 import pathweave.sdk.logs.profiled
-import pathweave.sdk.policies.Adaptation
+import pathweave.sdk.policies.Found
 import pathweave.sdk.policies.planning.FRONT_FORMAT
 import pathweave.sdk.policies.planning.PlanFront
 import pathweave.sdk.policies.planning.decodeFront
 import pathweave.sdk.policies.planning.encodeFront
 import pathweave.sdk.profiling.Conditions
+import pathweave.sdk.profiling.MeasuredSubnet
 import pathweave.sdk.profiling.PROFILE_FORMAT
 import pathweave.sdk.profiling.Profile
 import pathweave.sdk.profiling.currentConditions
 import pathweave.sdk.runtimes.Runtime
+import pathweave.sdk.search.Candidate
+import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.Cost
+import pathweave.sdk.supernet.Edge
+import pathweave.sdk.supernet.EdgeCost
+import pathweave.sdk.supernet.ExitAtSize
+import pathweave.sdk.supernet.FP32
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.PLAN_FORMAT
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.decodePlan
+import pathweave.sdk.supernet.decodeSubnet
 import pathweave.sdk.supernet.encodePlan
+import pathweave.sdk.supernet.encodeSubnet
+import pathweave.sdk.supernet.sides
 
 private const val KEY_DIGITS = 16
 private const val EXITS = "exits.json"
@@ -95,7 +115,7 @@ internal class DeviceState(folder: File, private var bundle: Bundle, private val
     val folder = bundleFolder(folder, bundle.manifest.name, bundle.digest)
 
     /** Every decision about the plan, whatever the bundle runs on. */
-    val log = AdaptationLog(logPath(folder, bundle), bundle.digest, runtime.identity)
+    val log = AdaptationLog(logPath(folder, bundle), bundle.digest, runtime.identity) { deviceId(folder) }
 
     private val key =
         sha256("${currentConditions().device}|${runtime.identity}".toByteArray()).take(KEY_DIGITS)
@@ -103,7 +123,6 @@ internal class DeviceState(folder: File, private var bundle: Bundle, private val
     /** Delete what killed writers left. */
     fun removeTemporaries(): Unit = removeTemporaries(this.folder)
 
-    /** Whether all that the bundle holds passed its self-test with this runtime on this device. */
     val selfTestPassed: Boolean get() = path("self-test").exists() && untestedExits(bundle).isEmpty()
 
     /** The exits that [bundle] holds and that were not tested with this runtime on this device. */
@@ -154,13 +173,12 @@ internal class DeviceState(folder: File, private var bundle: Bundle, private val
     /** The plan pool that the last adaptation left, if there is one; without what this bundle does not have. */
     fun loadPool(): PlanPool? = load("pool-$POOL_FORMAT", ::decodePool)?.knownTo(bundle.supernet)
 
-    /** Keep a plan pool. */
     fun savePool(pool: PlanPool): Unit = save("pool-$POOL_FORMAT", encodePool(pool))
 
-    /** Keep the pool of an adaptation to a latency budget, and log it. */
-    fun remember(adaptation: Adaptation) {
-        if (adaptation.budget.latencyMs != null) savePool(poolOf(adaptation))
-        log.write(adapted(adaptation))
+    /** Keep the pool of an adaptation to a latency, and log it; [searched]: among subnets. */
+    fun remember(found: Found, searched: Boolean) {
+        poolOf(found)?.let(::savePool)
+        log.write(if (searched && found.measured != null) adapted(found) else planChosen(found))
     }
 
     /** The plans for other networks that the last planning left, without those that this bundle does not have. */
@@ -192,3 +210,199 @@ internal class DeviceState(folder: File, private var bundle: Bundle, private val
         null
     }
 }
+
+/** [profile] as JSON in UTF-8. */
+public fun encodeProfile(profile: Profile): ByteArray = jsonOf(
+    "format" to JsonPrimitive(PROFILE_FORMAT),
+    "bundle" to JsonPrimitive(profile.bundle),
+    "device" to JsonPrimitive(profile.conditions.device),
+    "runtime" to JsonPrimitive(profile.runtime),
+    "batch" to JsonPrimitive(1),
+    "created" to JsonPrimitive(profile.created),
+    "edges" to JsonArray(
+        profile.edges.map { (edge, cost) ->
+            jsonOf(
+                "edge" to json(edge),
+                "cost" to json(cost),
+                "factor" to json(profile.factors[edge] ?: 1.0),
+                "change_ms" to json(profile.changesMs[edge] ?: 0.0),
+            )
+        },
+    ),
+    "scale" to json(profile.scale),
+    "offset_ms" to json(profile.offsetMs),
+    "fitted" to JsonArray(profile.fitted.map(::json)),
+    "original_ms" to json(profile.originalMs),
+    "exits" to JsonArray(
+        profile.exits.map { (exit, cost) ->
+            jsonOf(
+                "exit" to JsonPrimitive(exit.exit),
+                "rendition" to JsonPrimitive(exit.rendition),
+                "cost" to json(cost),
+                "input_size" to json(exit.inputSize),
+            )
+        },
+    ),
+    "power_mode" to JsonPrimitive(profile.conditions.powerMode),
+    "driver" to JsonPrimitive(profile.conditions.driver),
+    "memory_scale" to json(profile.memoryScale),
+    "memory_offset_bytes" to JsonPrimitive(profile.memoryOffsetBytes),
+    "memory_cap_bytes" to JsonPrimitive(profile.memoryCapBytes),
+    "nodes_by_provider" to JsonObject(emptyMap()),
+    "exit_overhead_ms" to json(profile.exitOverheadMs),
+    "call_overhead_ms" to json(profile.callOverheadMs),
+    "decision_ms" to JsonObject(profile.decisionMs.mapValues { json(it.value) }),
+).toString().toByteArray()
+
+/**
+ * The profile that [data] holds.
+ *
+ * @throws UsageError not JSON, not a profile, or of another format or batch size; says what is wrong and where.
+ */
+public fun decodeProfile(data: ByteArray): Profile = decoded("profile", data) { root ->
+    if (root["format"].whole() != PROFILE_FORMAT.toLong()) throw UsageError("this is a profile of another format")
+    if (root.optional("batch")?.whole() != 1L) throw UsageError("this profile is of another batch size")
+    val edges = root["edges"].items().map { edge(it["edge"]) to it }
+    Profile(
+        bundle = root["bundle"].text(),
+        conditions = Conditions(
+            root["device"].text(),
+            root.optional("power_mode")?.text() ?: "unknown",
+            root.optional("driver")?.text() ?: "none",
+        ),
+        runtime = root["runtime"].text(),
+        created = root["created"].text(),
+        edges = edges.associate { (edge, one) -> edge to edgeCost(one["cost"]) },
+        factors = edges.associate { (edge, one) -> edge to (one.optional("factor")?.number() ?: 1.0) },
+        changesMs = edges.associate { (edge, one) -> edge to (one.optional("change_ms")?.number() ?: 0.0) }
+            .filterValues { it != 0.0 },
+        exits = root.optional("exits")?.items().orEmpty().associate {
+            ExitAtSize(it["exit"].text(), it["rendition"].text(), it.optional("input_size")?.size()) to
+                edgeCost(it["cost"])
+        },
+        scale = root["scale"].number(),
+        offsetMs = root["offset_ms"].number(),
+        fitted = root["fitted"].items().map(::measuredSubnet),
+        originalMs = root["original_ms"].number(),
+        memoryScale = root.optional("memory_scale")?.number() ?: 1.0,
+        memoryOffsetBytes = root.optional("memory_offset_bytes")?.whole() ?: 0,
+        exitOverheadMs = root.optional("exit_overhead_ms")?.number() ?: 0.0,
+        callOverheadMs = root.optional("call_overhead_ms")?.number() ?: 0.0,
+        decisionMs = root.optional("decision_ms")?.entries().orEmpty().mapValues { it.value.number() },
+        memoryCapBytes = root.nullable("memory_cap_bytes")?.whole(least = 1),
+    )
+}
+
+/** [pool] as JSON in UTF-8. */
+public fun encodePool(pool: PlanPool): ByteArray = jsonOf(
+    "format" to JsonPrimitive(POOL_FORMAT),
+    "budget" to json(pool.budget),
+    "chosen" to parsed(encodeSubnet(pool.chosen)),
+    "candidates" to JsonArray(
+        pool.candidates.map {
+            val cost = "latency_ms" to json(it.cost.latencyMs)
+            jsonOf(
+                "plan" to parsed(encodePlan(it.plan)),
+                "cost" to jsonOf(cost, "peak_bytes" to JsonPrimitive(it.cost.peakBytes)),
+                "accuracy" to json(it.accuracy),
+                "expected" to json(it.expected),
+            )
+        },
+    ),
+    "correction" to json(pool.correction),
+).toString().toByteArray()
+
+/**
+ * The pool that [data] holds. What of it a bundle has, [PlanPool.knownTo] says.
+ *
+ * @throws UsageError not JSON, not a pool, or of another format; says what is wrong and where.
+ */
+public fun decodePool(data: ByteArray): PlanPool = decoded("plan pool", data) { root ->
+    if (root["format"].whole() != POOL_FORMAT.toLong()) throw UsageError("this is a plan pool of another format")
+    PlanPool(
+        budget = budget(root["budget"]),
+        chosen = subnet(root["chosen"]),
+        candidates = root["candidates"].items().map {
+            Candidate(
+                decodePlan(it["plan"].toString().toByteArray()),
+                Cost(it["cost"]["latency_ms"].number(), it["cost"]["peak_bytes"].whole()),
+                it["accuracy"].number(),
+                it.nullable("expected")?.number(),
+            )
+        },
+        correction = root.optional("correction")?.number() ?: 1.0,
+    )
+}
+
+private fun json(size: ImageSize?) = JsonArray(listOfNotNull(size?.height, size?.width).map(::JsonPrimitive))
+
+private fun json(edge: Edge) = jsonOf(
+    "block" to JsonPrimitive(edge.block),
+    "rendition" to JsonPrimitive(edge.rendition),
+    "input_size" to json(edge.inputSize),
+)
+
+private fun json(cost: EdgeCost) = jsonOf(
+    "latency_ms" to json(cost.latencyMs),
+    "p95_latency_ms" to json(cost.p95LatencyMs),
+    "resident_bytes" to JsonPrimitive(cost.residentBytes),
+    "working_bytes" to JsonPrimitive(cost.workingBytes),
+)
+
+private fun json(measured: MeasuredSubnet) = jsonOf(
+    "subnet" to parsed(encodeSubnet(measured.subnet)),
+    "blocks_ms" to json(measured.blocksMs),
+    "measured_ms" to json(measured.measuredMs),
+    "peak_bytes" to (measured.peakBytes?.let(::JsonPrimitive) ?: JsonNull),
+    "in_pages" to JsonPrimitive(measured.inPages),
+    "nodes_by_provider" to JsonObject(emptyMap()),
+)
+
+private fun json(budget: Budget) = jsonOf(
+    "latency_ms" to json(budget.latencyMs),
+    "memory_mb" to json(budget.memoryMb),
+    "latency_ratio" to json(budget.latencyRatio),
+    "percentile" to json(budget.percentile),
+    "calls_per_second" to json(budget.callsPerSecond),
+)
+
+private fun budget(place: JsonPlace) = Budget(
+    latencyMs = place.nullable("latency_ms")?.number(),
+    memoryMb = place.nullable("memory_mb")?.number(),
+    latencyRatio = place.nullable("latency_ratio")?.number(),
+    percentile = place.optional("percentile")?.number() ?: Budget.MEDIAN,
+    callsPerSecond = place.nullable("calls_per_second")?.number(),
+)
+
+private fun <T> decoded(what: String, data: ByteArray, read: (JsonPlace) -> T): T = try {
+    read(decodeJson(data))
+} catch (error: JsonError) {
+    throw UsageError("this is no $what: ${error.message}")
+} catch (error: BudgetError) {
+    throw UsageError("this is no $what: ${error.message}")
+}
+
+private fun subnet(place: JsonPlace) = decodeSubnet(place.toString().toByteArray())
+
+private fun edge(place: JsonPlace) = Edge(
+    block = place["block"].text(),
+    rendition = place.optional("rendition")?.text() ?: FP32,
+    inputSize = place.optional("input_size")?.size(),
+)
+
+private fun JsonPlace.size(): ImageSize? = takeIf { it.items().isNotEmpty() }?.sides()
+
+private fun edgeCost(place: JsonPlace) = EdgeCost(
+    latencyMs = place["latency_ms"].number(),
+    p95LatencyMs = place["p95_latency_ms"].number(),
+    residentBytes = place["resident_bytes"].whole(),
+    workingBytes = place["working_bytes"].whole(),
+)
+
+private fun measuredSubnet(place: JsonPlace) = MeasuredSubnet(
+    subnet = subnet(place["subnet"]),
+    blocksMs = place["blocks_ms"].number(),
+    measuredMs = place["measured_ms"].number(),
+    peakBytes = place.nullable("peak_bytes")?.whole(),
+    inPages = place.optional("in_pages")?.flag() ?: false,
+)

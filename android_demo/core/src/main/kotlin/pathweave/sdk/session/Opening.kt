@@ -1,17 +1,18 @@
-/**
- * A bundle from a server, with the last good one in reserve. Mirrors device_sdk/session/opening.py.
- */
+/** A bundle from a server, with the last good one in reserve. */
 package pathweave.sdk.session
 
 import java.io.Closeable
 import java.io.File
+import java.util.concurrent.CancellationException
 import pathweave.sdk.BlobError
 import pathweave.sdk.BudgetError
 import pathweave.sdk.BundleError
 import pathweave.sdk.LOG
 import pathweave.sdk.PathweaveError
+import pathweave.sdk.RefusedError
 import pathweave.sdk.RuntimeFailedError
 import pathweave.sdk.StorageError
+import pathweave.sdk.TransferError
 import pathweave.sdk.UsageError
 import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.bundles.Trust
@@ -19,12 +20,16 @@ import pathweave.sdk.bundles.decodeManifest
 import pathweave.sdk.bundles.readManifest
 import pathweave.sdk.bundles.verify
 import pathweave.sdk.delivery.BundleStore
+import pathweave.sdk.delivery.DEADLINES
 import pathweave.sdk.delivery.Delivered
 import pathweave.sdk.delivery.DeliveryOptions
 import pathweave.sdk.delivery.DeliverySource
 import pathweave.sdk.delivery.StoredBundle
+import pathweave.sdk.delivery.UploadResult
 import pathweave.sdk.delivery.collect
 import pathweave.sdk.delivery.fetchBundle
+import pathweave.sdk.delivery.transient
+import pathweave.sdk.delivery.uploadLog
 import pathweave.sdk.delivery.withStoredLists
 import pathweave.sdk.execution.SelfTestState
 import pathweave.sdk.execution.ensureSelfTested
@@ -34,6 +39,7 @@ import pathweave.sdk.files.removeTemporaries
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.runtimes.Runtime
 import pathweave.sdk.transports.base
+import pathweave.sdk.transports.serverAndName
 
 /** A bundle that is open, and how it came. No process deletes its blobs until it is closed. */
 public class OpenedBundle internal constructor(
@@ -198,9 +204,130 @@ private class Opening(
         )
     }
 
-    /** The last good bundle, if it is not the one that was delivered. */
     private fun otherGood(delivered: Delivered): StoredBundle? =
         store.lastGoodAt(url, options.allowRollback)?.takeIf { it.digest != delivered.digest }
 
     private fun bundleIn(folder: File): Bundle = openInStore(folder, store, trust, options.exits)
+}
+
+private const val CLIENT_ERRORS_END = 500
+
+/** What the device says of itself now. */
+public data class DeviceConditions(public val unmetered: Boolean, public val charging: Boolean)
+
+/** What background work needs. A scheduler is told the same, but conditions change while it runs. */
+public data class WorkConstraints(public val unmetered: Boolean = true, public val charging: Boolean = true) {
+    /** Whether it may run under [conditions]. */
+    public fun allow(conditions: DeviceConditions): Boolean =
+        (conditions.unmetered || !unmetered) && (conditions.charging || !charging)
+}
+
+/** How background work ended, and what a scheduler does next. */
+public sealed interface WorkResult {
+    /** Whether to run again soon, with backoff; else at the next regular time. */
+    public val retry: Boolean
+
+    /** [version] is the last good one now. [changed]: it was not before. */
+    public data class Updated(public val version: Long, public val changed: Boolean) : WorkResult {
+        override val retry: Boolean get() = false
+    }
+
+    /** The server has the logs. [stored]: lines new to it, and lines it had already. */
+    public data class Uploaded(public val stored: UploadResult) : WorkResult {
+        override val retry: Boolean get() = false
+    }
+
+    /** The constraints do not hold, or no longer; what was done by then is kept. */
+    public data object Postponed : WorkResult {
+        override val retry: Boolean get() = true
+    }
+
+    /** It failed; what was there before stays. [reason]: one line. */
+    public data class Failed(public val reason: String, override val retry: Boolean) : WorkResult
+}
+
+/**
+ * Runs [work] as long as [conditions] allow and it is not [stopped]; it asks `over` at every step and ends with
+ * CancellationException. Does not throw: an error is a result.
+ */
+internal fun runWithin(
+    constraints: WorkConstraints,
+    conditions: () -> DeviceConditions,
+    stopped: () -> Boolean,
+    work: (over: () -> Boolean) -> WorkResult,
+): WorkResult {
+    val over = { stopped() || !constraints.allow(conditions()) }
+    if (over()) return WorkResult.Postponed
+    return try {
+        work(over)
+    } catch (_: CancellationException) {
+        WorkResult.Postponed
+    } catch (error: PathweaveError) {
+        failed(error)
+    }
+}
+
+internal fun failed(error: PathweaveError): WorkResult.Failed {
+    val mayPass = when (error) {
+        is RefusedError -> error.status >= CLIENT_ERRORS_END || transient(error)
+        is TransferError, is StorageError -> true
+        else -> false // the same bytes fail the same way
+    }
+    return WorkResult.Failed(error.message.orEmpty(), mayPass)
+}
+
+/**
+ * Fetches, verifies and self-tests the bundle at [url], and makes it the last good one. The model that is open stays
+ * as it is; [openStored] gives the new one from then on. After a failure the last good bundle, if there is one, stays.
+ *
+ * [open]: by default [openAt] with all the time of a first download, since no user waits for it.
+ */
+public class UpdateWork(
+    private val url: String,
+    private val stateFolder: File,
+    private val trust: Trust?,
+    private val token: String? = null,
+    private val constraints: WorkConstraints = WorkConstraints(),
+    private val open: (stopped: () -> Boolean) -> OpenedBundle = { stopped ->
+        val options = DeliveryOptions(updateDeadlines = DEADLINES, stopped = stopped)
+        openAt(url, stateFolder, trust, token, options = options)
+    },
+) {
+    /**
+     * Run once, as long as [conditions] allow and it is not [stopped]; both are asked again at every chunk. Does not
+     * throw: an error is a result.
+     */
+    public fun run(conditions: () -> DeviceConditions, stopped: () -> Boolean = { false }): WorkResult =
+        runWithin(constraints, conditions, stopped) { over ->
+            val before = storeIn(stateFolder).lastGoodAt(url)
+            open(over).use { resultOf(it.delivered, before) }
+        }
+
+    private fun resultOf(delivered: Delivered, before: StoredBundle?): WorkResult =
+        delivered.error?.let(::failed)
+            ?: WorkResult.Updated(delivered.version, changed = delivered.digest != before?.digest)
+}
+
+/**
+ * Sends the logs of all versions of the bundle at [url] (`http(s)://…/v1/bundles/NAME`) that ran on this device to the
+ * server of that address. Logs of other bundles stay here.
+ */
+public class LogUploadWork(
+    private val url: String,
+    private val stateFolder: File,
+    private val token: String? = null,
+    private val constraints: WorkConstraints = WorkConstraints(),
+) {
+    /**
+     * Run once, as long as [conditions] allow and it is not [stopped]; both are asked again before each body of at most
+     * 1 MB. Does not throw: an error is a result. The next run sends everything again, and the server stores no line
+     * twice.
+     */
+    public fun run(conditions: () -> DeviceConditions, stopped: () -> Boolean = { false }): WorkResult =
+        runWithin(constraints, conditions, stopped) { over ->
+            val (server, _) = serverAndName(url)
+            val logs = storeIn(stateFolder).lastGoodAt(url)?.let { logsOf(stateFolder, it.name) }.orEmpty()
+            val stored = logs.map { uploadLog(it, server, deviceId(stateFolder), token, stopped = over) }
+            WorkResult.Uploaded(stored.fold(UploadResult(0, 0), UploadResult::plus))
+        }
 }

@@ -5,8 +5,24 @@ import java.io.Closeable
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.TimeUnit.MILLISECONDS
 import kotlin.concurrent.thread
+import pathweave.sdk.InputError
 import pathweave.sdk.NoAnswerYetError
+import pathweave.sdk.bundles.Bundle
+import pathweave.sdk.data.Image
+import pathweave.sdk.data.Inputs
+import pathweave.sdk.data.PreparedInputs
+import pathweave.sdk.data.RawInputs
+import pathweave.sdk.data.prepare
+import pathweave.sdk.execution.Outcome
+import pathweave.sdk.execution.confidence
+import pathweave.sdk.execution.hardSamples
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.numerics.argmax
 import pathweave.sdk.runtimes.StopSignal
+import pathweave.sdk.supernet.Hard
+import pathweave.sdk.supernet.ImageSize
+import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.TensorSpec
 
 /**
  * A plan that runs in a thread of its own, exit by exit. All methods may be called from any thread.
@@ -81,4 +97,126 @@ public class Running internal constructor(run: (StopSignal, (Answer) -> Unit) ->
         stop()
         thread.join()
     }
+}
+
+/** [Answer.source] of a sample that reached the end of the subnet on the device. */
+public const val SUBNET: String = "subnet"
+
+/** [Answer.source] of a sample that a server's model, or the tail of a split plan at a server, answered. */
+public const val SERVER: String = "server"
+
+/** [Answer.source] of a sample that the plan sends to a server which did not answer: the device's answer. */
+public const val FALLBACK: String = "fallback"
+
+/** [Answer.source] of a hard sample that the plan leaves without an answer. */
+public const val ABSTAINED: String = "abstained"
+
+/**
+ * The answer to a batch.
+ *
+ * [output]: logits [batch, classes]; [source]: where each answer comes from: `exit <id>`, `subnet`, `server`,
+ * `fallback` (the device in place of a server that did not answer) or `abstained` (the plan gives no answer; the logits
+ * are the subnet's, or not numbers where nothing of it ran); [latencyMs]: of running the plan, without the preparation of raw images; [plan]: the one that ran.
+ */
+public class Answer(
+    public val output: Tensor,
+    public val source: List<String>,
+    public val latencyMs: Double,
+    private val classNames: List<String>,
+    public val plan: Plan,
+) {
+    /** The highest softmax probability of each sample, [batch]; NaN where its logits are not numbers. */
+    public val confidence: List<Double> by lazy { confidence(output).toList() }
+
+    /** The name of the most probable class of each sample; null where the plan abstained or the logits are not numbers. */
+    public val labels: List<String?> by lazy {
+        argmax(output).mapIndexed { sample, index ->
+            classNames[index].takeUnless { source[sample] == ABSTAINED || confidence[sample].isNaN() }
+        }
+    }
+}
+
+/**
+ * Where each answer of [outcome] to [plan] comes from, as [Answer.source] names it, without any server.
+ *
+ * Hard are samples that reached the end of the subnet. Those that the plan asks a server about are marked as [FALLBACK],
+ * and so is the end of a plan that is split.
+ */
+internal fun sources(plan: Plan, outcome: Outcome): List<String> {
+    val end = if (plan.split == null) SUBNET else FALLBACK
+    val (decider, mark) = when (val policy = plan.hard) {
+        Hard.AnswerLocally -> null to end
+        is Hard.Abstain -> policy.decider to ABSTAINED
+        is Hard.Ask -> policy.decider to FALLBACK
+    }
+    val hard = decider?.let { hardSamples(it, outcome.output) }
+    return outcome.answeredBy.mapIndexed { sample, by ->
+        val exit = plan.exits.getOrNull(by)
+        when {
+            exit != null -> "exit ${exit.exit}"
+            hard != null && hard[sample] -> mark
+            else -> end
+        }
+    }
+}
+
+/**
+ * Turns raw images into what a plan of [bundle] takes, and refuses everything else ([InputError]).
+ *
+ * Every function is told the input size of the plan, null for the model's own.
+ */
+internal class SampleChecker(private val bundle: Bundle) {
+    private val preprocessing = bundle.manifest.preprocessing
+
+    /** What images have to measure; null if the model takes no images. */
+    fun imageSize(inputSize: ImageSize?): ImageSize? =
+        input(inputSize).shape.takeIf { it.size == 3 }?.let { (_, height, width) -> ImageSize(height, width) }
+
+    /** Raw images as [batch, *input] float32. */
+    fun prepare(images: List<Image>, inputSize: ImageSize?): Tensor =
+        prepare(images, preprocessing, input(inputSize).shape)
+
+    /** A prepared tensor [batch, *input], or one sample [*input] as a batch of one. */
+    fun tensor(tensor: Tensor, inputSize: ImageSize?): Tensor {
+        val input = input(inputSize)
+        if (tensor.shape == input.shape) {
+            return tensor(Tensor(tensor.dtype, listOf(1) + tensor.shape, tensor.view()), inputSize)
+        }
+        if (tensor.shape.drop(1) != input.shape) {
+            val expected = input.shape.joinToString(", ")
+            throw InputError(
+                "expected a tensor of shape [batch, $expected], got ${tensor.shape}",
+                imageSize(inputSize)?.let { "the plan in use takes images of $it; nothing is resized here" },
+            )
+        }
+        if (tensor.dtype != input.dtype) {
+            throw InputError("expected ${input.dtype}, got ${tensor.dtype}", "raw images go to classify")
+        }
+        return tensor
+    }
+
+    /** Samples to adapt on, each checked. */
+    fun inputs(images: List<Image>): Inputs {
+        val shape = input(null).shape
+        for (image in images) prepare(listOf(image), preprocessing, shape)
+        return RawInputs(images, preprocessing, shape)
+    }
+
+    /** The same, prepared before. */
+    fun inputs(tensor: Tensor): Inputs {
+        val checked = tensor(tensor, null)
+        val sample = checked.size / checked.batch
+        val broken = (0 until checked.batch).filter { at ->
+            (at * sample until (at + 1) * sample).any { !checked[it].isFinite() }
+        }
+        if (broken.isNotEmpty()) {
+            throw InputError(
+                "${broken.size} of ${checked.batch} samples have values that are no numbers, number ${broken[0]} first",
+                "leave them out",
+            )
+        }
+        return PreparedInputs(checked)
+    }
+
+    private fun input(inputSize: ImageSize?): TensorSpec = bundle.supernet.cutPointsAt(inputSize)[0].tensors[0]
 }

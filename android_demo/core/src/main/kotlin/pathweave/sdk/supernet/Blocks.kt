@@ -40,7 +40,6 @@ public data class TensorSpec(
     /** Number of elements of one sample. */
     val size: Long get() = shape.fold(1L) { product, extent -> product * extent }
 
-    /** Bytes of one sample. */
     val nbytes: Long get() = size * dtype.bytes
 }
 
@@ -86,7 +85,6 @@ public data class Rendition(
     /** Bytes of its weights in memory, where they are stored in fewer. */
     val loadedBytes: Long? = null,
 ) {
-    /** Whether it is for ONNX Runtime on a processor, which this SDK has. */
     val runsHere: Boolean get() = runtime == "onnxruntime" && (providers.isEmpty() || PROCESSOR in providers)
 }
 

@@ -1,5 +1,5 @@
 /**
- * Paths through a supernet, and plans: what a device runs. Mirrors device_sdk/supernet/plan.py.
+ * Paths through a supernet, and plans: what a device runs.
  *
  * A plan is one value: the subnet, the exits, the split and what becomes of hard samples, with the server's model named
  * in it. PlanJson.kt reads and writes plans.

@@ -28,7 +28,6 @@ public class Supernet(
     private val blocksById = blocks.associateBy { it.id }
     private val exitsById = exits.associateBy { it.id }
 
-    /** For each cut point, the next one that is mandatory: blocks are checked in constant time. */
     private val nextMandatory = IntArray(cutPoints.size) { Int.MAX_VALUE }.also { next ->
         for (index in cutPoints.size - 2 downTo 0) {
             next[index] = if (cutPoints[index + 1].mandatory) index + 1 else next[index + 1]

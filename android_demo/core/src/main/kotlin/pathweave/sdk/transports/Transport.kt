@@ -1,5 +1,5 @@
 /**
- * Requests to a server, bounded in time and size. Mirrors device_sdk/transports.
+ * Requests to a server, bounded in time and size.
  *
  * HttpURLConnection is what Java and Android share. Its time-out holds for each read; a timer that drops the connection
  * enforces the total deadline while headers trickle in, and every chunk of a body is checked. An overrun is at most the
@@ -15,6 +15,8 @@ import java.net.HttpURLConnection
 import java.net.NoRouteToHostException
 import java.net.ProtocolException
 import java.net.SocketTimeoutException
+import java.net.URI
+import java.net.URISyntaxException
 import java.net.URL
 import java.net.UnknownHostException
 import java.util.Timer
@@ -44,7 +46,6 @@ internal const val NOT_FOUND = 404
 internal interface Reply {
     val status: Int
 
-    /** A header by its name, whatever its case. */
     fun header(name: String): String?
 
     /**
@@ -74,7 +75,6 @@ internal interface Transport {
         use: (Reply) -> T,
     ): T
 
-    /** [send] of a GET. */
     fun <T> get(
         url: String,
         headers: Map<String, String> = emptyMap(),
@@ -242,3 +242,64 @@ private inline fun <T> translated(server: String, expired: () -> Boolean, work: 
         else -> TransferError("the connection to $server was cut: ${oneLine(error.message.orEmpty())}", null, error)
     }
 }
+
+private const val BUNDLES = "/v1/bundles/"
+private const val EXAMPLE = "an address looks like https://models.example.org/v1/bundles/NAME"
+private const val SHOWN_CHARACTERS = 200
+private const val MAX_PORT = 65_535
+private val HOST_AND_PORT = Regex("(?:\\[[0-9a-fA-F:.]+]|[A-Za-z0-9._-]+)(?::([0-9]{0,5}))?") // names may have underscores
+private val PRINTABLE = Regex("[\\x21-\\x7e]+")
+
+/**
+ * [url] without a trailing slash, for appending paths.
+ *
+ * @throws UsageError not an absolute http or https URL, or one with a user name, a password, a query or a fragment.
+ */
+internal fun base(url: String): String {
+    val parts = try {
+        URI(url)
+    } catch (_: URISyntaxException) {
+        throw notAnAddress(url)
+    }
+    val authority = parts.rawAuthority.orEmpty()
+    if (parts.scheme?.lowercase() !in listOf("http", "https") || !PRINTABLE.matches(url)) throw notAnAddress(url)
+    if ('@' in authority) {
+        throw UsageError(
+            "the address of ${authority.substringAfterLast('@')} contains a user name or a password",
+            "give a token instead",
+        )
+    }
+    val port = HOST_AND_PORT.matchEntire(authority)?.groupValues?.get(1) ?: throw notAnAddress(url)
+    if ((port.toIntOrNull() ?: 0) > MAX_PORT) throw notAnAddress(url)
+    if (parts.rawQuery != null || parts.rawFragment != null) {
+        throw UsageError("'${shown(url)}' has a query or a fragment", EXAMPLE)
+    }
+    return url.trimEnd('/')
+}
+
+/**
+ * The address of the server that has the bundle at [url], and the bundle's name there.
+ *
+ * @throws UsageError [url] does not end in /v1/bundles/NAME.
+ */
+public fun serverAndName(url: String): Pair<String, String> {
+    val address = base(url)
+    val (server, name) = address.substringBeforeLast(BUNDLES, "") to address.substringAfterLast(BUNDLES, "")
+    if (server.isEmpty()) {
+        throw UsageError("${shown(url)} is not the address of a bundle at a server", "it ends in /v1/bundles/NAME")
+    }
+    return server to name
+}
+
+private fun notAnAddress(url: String) = UsageError("'${shown(url)}' is not an address", EXAMPLE)
+
+/** [url] for messages: without user name, password, query and fragment, which may be secrets. */
+internal fun shown(url: String): String {
+    val scheme = if (url.split("://").size == 2) url.substringBefore("://") + "://" else ""
+    val rest = url.removePrefix(scheme)
+    val place = rest.substringAfterLast('@').split('?', '#').first() // a password may have any of / ? #
+    return (scheme + (if ('@' in rest) "…@" else "") + place).take(SHOWN_CHARACTERS)
+}
+
+/** Time limits of a transfer: [idleS] without a byte, [totalS] altogether. */
+public data class Deadlines(public val idleS: Double = 10.0, public val totalS: Double = 600.0)

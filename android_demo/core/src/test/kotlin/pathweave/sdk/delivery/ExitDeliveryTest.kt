@@ -1,10 +1,7 @@
 package pathweave.sdk.delivery
 
-import com.sun.net.httpserver.HttpServer
 import java.io.File
-import java.net.InetSocketAddress
 import java.util.concurrent.CancellationException
-import kotlinx.serialization.json.Json
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertFalse
 import org.junit.jupiter.api.Assertions.assertTrue
@@ -15,7 +12,6 @@ import pathweave.sdk.AdaptiveModel
 import pathweave.sdk.BlobError
 import pathweave.sdk.Contract
 import pathweave.sdk.Fault
-import pathweave.sdk.ProtocolError
 import pathweave.sdk.Published
 import pathweave.sdk.PublishedTest
 import pathweave.sdk.RefusedError
@@ -24,10 +20,7 @@ import pathweave.sdk.assertRefused
 import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.bundles.verify
 import pathweave.sdk.data.Image
-import pathweave.sdk.get
-import pathweave.sdk.int
 import pathweave.sdk.session.SUBNET
-import pathweave.sdk.text
 import pathweave.sdk.transports.HttpTransport
 
 private val ALL = listOf("x1-pooled", "x2-flat", "x3-pooled")
@@ -55,7 +48,7 @@ class ExitDeliveryTest : PublishedTest() {
         assertRefused<BlobError> { Bundle.open(bundle.folder, Contract.key, store.blobs) }
         bundle.verify()
         AdaptiveModel.open(bundle.folder, Contract.key, blobs = store.blobs, exits = emptyList()).use { model ->
-            assertEquals(listOf(SUBNET), model.classify(Image(ByteArray(12), model.imageSize!!, 3)).source)
+            assertEquals(listOf(SUBNET), model(Image(ByteArray(12), model.imageSize!!, 3)).source)
         }
     }
 
@@ -116,60 +109,5 @@ class ExitDeliveryTest : PublishedTest() {
         server.ranges.clear()
         assertEquals(1, fetch(bundle, "x2-flat").resumed)
         assertEquals(listOf("bytes=$came-"), server.ranges.filterNotNull())
-    }
-
-    // Placements
-
-    /** Asks a server that answers with [reply]; its address, and what it was asked. */
-    private fun placement(reply: String, status: Int = 200, memoryBytes: Long? = null): Pair<RequestedExits, String> {
-        var asked = ""
-        val http = HttpServer.create(InetSocketAddress("127.0.0.1", 0), 0).apply {
-            createContext("/v1/placements") { exchange ->
-                val type = exchange.requestHeaders.getFirst("Content-Type")
-                asked = "${exchange.requestMethod} $type ${exchange.requestBody.readBytes().decodeToString()}"
-                exchange.sendResponseHeaders(status, reply.length.toLong())
-                exchange.responseBody.use { it.write(reply.toByteArray()) }
-            }
-            start()
-        }
-        try {
-            val address = "http://127.0.0.1:${http.address.port}/${Published.PATH}"
-            return requestPlacement(address, Contract.reference(), transport, memoryBytes) to asked
-        } finally {
-            http.stop(0)
-        }
-    }
-
-    private fun reply(exits: String, expectation: String = "0.5", digest: String = Contract.reference().digest) =
-        """{"digest": "$digest", "exits": [$exits], "expectation": $expectation, "more": 1}"""
-
-    @Test
-    fun `the server chooses the exits that are worth their memory`() {
-        val (chosen, asked) = placement(reply("\"x1-pooled\", \"x3-pooled\", \"x1-pooled\""), memoryBytes = 5_000)
-        assertEquals(RequestedExits(listOf("x1-pooled", "x3-pooled"), 0.5), chosen)
-        assertTrue(asked.startsWith("POST application/json "))
-        val body = Json.parseToJsonElement(asked.substringAfter("json "))
-        assertEquals("reference" to 5_000, body["bundle"].text to body["memory_bytes"].int)
-        assertTrue("\"memory_bytes\":null" in placement(reply("")).second)
-    }
-
-    @Test
-    fun `a placement of another bundle, of unknown exits, or that is none is refused`() {
-        for (bad in listOf(
-            "", "[]", "{}", "<html>",
-            reply("", digest = "f".repeat(64)),
-            reply("\"x9\""),
-            reply("1"),
-            reply("", expectation = "1.5"),
-            reply("", expectation = "\"all\""),
-            reply(List(10_001) { "\"x\"" }.joinToString()),
-            reply(" ".repeat(70_000)),
-        )) {
-            assertRefused<ProtocolError> { placement(bad) }
-        }
-        assertEquals(503, assertRefused<RefusedError> { placement("{}", status = 503) }.status)
-        for (address in listOf("http://127.0.0.1:9/reference", "http://127.0.0.1:9", "nowhere", "/v1/bundles/x")) {
-            assertRefused<UsageError> { requestPlacement(address, Contract.reference(), transport, null) }
-        }
     }
 }

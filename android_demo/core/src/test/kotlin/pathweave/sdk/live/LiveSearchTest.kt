@@ -31,16 +31,19 @@ import pathweave.sdk.execution.Workspace
 import pathweave.sdk.get
 import pathweave.sdk.items
 import pathweave.sdk.logs.AdaptationLog
+import pathweave.sdk.policies.AdaptationSettings
 import pathweave.sdk.policies.Adaptations
 import pathweave.sdk.profiling.currentConditions
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.search.Candidate
 import pathweave.sdk.search.latencyRangeMs
 import pathweave.sdk.session.DeviceState
+import pathweave.sdk.session.Signal
 import pathweave.sdk.session.logPath
 import pathweave.sdk.subnetOf
 import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.Cost
+import pathweave.sdk.supernet.Goal
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.text
@@ -169,8 +172,8 @@ class LiveSearchTest {
     @Test
     fun `private samples are searched again if they may be kept, with the fields of the schema`() {
         openProfiled().use { model ->
-            model.adaptBlocking(Adaptations.inputs(), Adaptations.labels, WIDE, keepSamples = true)
-            model.watch(Budget(latencyMs = 1e-6), EAGER)
+            model.adaptBlocking(Adaptations.inputs(), WIDE, labels = Adaptations.labels, settings = AdaptationSettings(keepSamples = true))
+            model.live.start(Signal.LATENCY, goal = Goal(latencyMs = 1e-6), settings = EAGER)
             val log = logOf(model)
             until("a search in vain was logged") {
                 call(model)
@@ -188,25 +191,27 @@ class LiveSearchTest {
     @Test
     fun `samples are not kept unasked, and a live model's pool reaches to the fastest subnet`() {
         openProfiled().use { model ->
-            val plain = model.adaptBlocking(Adaptations.inputs(), null, WIDE)
-            assertFalse(model.watching)
+            val plain = model.adaptBlocking(Adaptations.inputs(), WIDE)
+            assertEquals(emptySet<Signal>(), model.live.running)
             val notes = mutableListOf<String>()
-            model.adaptBlocking(Adaptations.inputs(), null, WIDE, live = true) { notes += it.note }
-            assertTrue(model.watching)
+            val filling = AdaptationSettings(fillPool = true)
+            model.adaptBlocking(Adaptations.inputs(), WIDE, settings = filling) { notes += it.note }
+            model.live.start(Signal.LATENCY)
+            assertEquals(setOf(Signal.LATENCY), model.live.running)
             assertTrue(notes.any { it.startsWith("plan pool at") }, "$notes")
             val watching = events(logOf(model), "watching").single()
-            val costs = model.profile().costModel()
+            val costs = model.profileBlocking().costModel()
             val fastestMs = latencyRangeMs(bundle.supernet, costs).first
-            val correction = plain.measuredMs / plain.predictedMs
+            val correction = plain.measured!!.latencyMs / plain.expected.latencyMs!!
             assertTrue(watching["fastest_ms"].double in fastestMs * correction / 3..fastestMs * correction * 3)
-            model.watch(Budget(latencyMs = 1e-6), EAGER)
+            model.live.start(Signal.LATENCY, goal = Goal(latencyMs = 1e-6), settings = EAGER)
             until("nothing fits") {
                 call(model)
                 events(logOf(model), "out_of_reach").isNotEmpty()
             }
             assertEquals("false", events(logOf(model), "out_of_reach").first()["searching"].text)
             assertRefused<UsageError> {
-                model.adaptBlocking(Adaptations.inputs(), null, Budget(memoryMb = 1e3), live = true)
+                model.adaptBlocking(Adaptations.inputs(), Goal(memoryMb = 1e3), settings = filling)
             }
         }
     }
@@ -234,6 +239,6 @@ class LiveSearchTest {
 
     private companion object {
         val EAGER = LiveSettings(cooldownS = 0.0, upCooldownS = 0.0)
-        val WIDE = Budget(latencyMs = 100.0)
+        val WIDE = Goal(latencyMs = 100.0)
     }
 }

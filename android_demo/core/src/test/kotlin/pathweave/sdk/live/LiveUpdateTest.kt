@@ -19,6 +19,7 @@ import pathweave.sdk.execution.Workspace
 import pathweave.sdk.execution.goldenInputs
 import pathweave.sdk.logs.AdaptationLog
 import pathweave.sdk.search.Candidate
+import pathweave.sdk.session.Signal
 import pathweave.sdk.subnetOf
 import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.Cost
@@ -154,10 +155,10 @@ class LiveUpdateTest {
     @Test
     fun `without an adaptation there is nothing to watch`() {
         AdaptiveModel.open(Contract.referenceFolder, Contract.key, selfTested = { true }).use { model ->
-            val refused = assertRefused<UsageError> { model.watch() }
+            val refused = assertRefused<UsageError> { model.live.start(Signal.LATENCY) }
             assertEquals("there is no plan pool to switch in", refused.message)
-            assertFalse(model.watching)
-            model.stopWatching()
+            assertEquals(emptySet<Signal>(), model.live.running)
+            model.live.stop()
         }
         inUse.close()
     }

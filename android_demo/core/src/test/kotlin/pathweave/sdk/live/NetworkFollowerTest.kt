@@ -4,7 +4,6 @@ import java.io.File
 import java.nio.file.Path
 import org.junit.jupiter.api.AfterEach
 import org.junit.jupiter.api.Assertions.assertEquals
-import org.junit.jupiter.api.Assertions.assertFalse
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.Timeout
@@ -28,6 +27,7 @@ import pathweave.sdk.policies.planning.PlanFront
 import pathweave.sdk.policies.planning.Way
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.session.DeviceState
+import pathweave.sdk.session.Signal
 import pathweave.sdk.session.logPath
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.Plan
@@ -148,15 +148,15 @@ class NetworkFollowerTest {
         FaultServer(folder.toFile()).use { server ->
             server.post = { PostAnswer(200, "{}") }
             AdaptiveModel.open(Contract.referenceFolder, selfTested = { true }, stateFolder = stateFolder).use { model ->
-                val none = assertRefused<UsageError> { model.followNetwork() }
+                val none = assertRefused<UsageError> { model.live.start(Signal.NETWORK) }
                 assertTrue("no plans for other networks" in none.message!!)
                 state.saveFront(front(listOf(here, there)))
-                assertTrue("no server" in assertRefused<UsageError> { model.followNetwork() }.message!!)
+                assertTrue("no server" in assertRefused<UsageError> { model.live.start(Signal.NETWORK) }.message!!)
                 model.use(there)
                 val remote = RemoteModel(server.url, "reference:images", privacy = Privacy.INPUTS)
-                model.connect(remote)
-                model.followNetwork(DriftSettings(factor = 1000.0, patienceS = 0.2, cooldownS = 0.2))
-                assertTrue(model.following)
+                model.remote.connect(remote)
+                model.live.start(Signal.NETWORK, drift = DriftSettings(factor = 1000.0, patienceS = 0.2, cooldownS = 0.2))
+                assertEquals(setOf(Signal.NETWORK), model.live.running)
                 waitUntil { server.requests.count { it == "/v1/probe" } >= 2 }
                 assertEquals(there, model.plan)
                 server.post = { null }
@@ -169,10 +169,10 @@ class NetworkFollowerTest {
                 assertTrue("the network changed: out of reach" in notes[0])
                 assertTrue("Mbit/s" in notes[1])
                 model.use(here)
-                assertFalse(model.following)
-                model.followNetwork()
-                model.connect(remote)
-                assertFalse(model.following)
+                assertEquals(emptySet<Signal>(), model.live.running)
+                model.live.start(Signal.NETWORK)
+                model.remote.connect(remote)
+                assertEquals(emptySet<Signal>(), model.live.running)
             }
         }
     }

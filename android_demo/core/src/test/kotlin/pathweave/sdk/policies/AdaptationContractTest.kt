@@ -29,6 +29,9 @@ import pathweave.sdk.get
 import pathweave.sdk.int
 import pathweave.sdk.items
 import pathweave.sdk.numerics.argmax
+import pathweave.sdk.policies.costs.Answering
+import pathweave.sdk.policies.costs.Route
+import pathweave.sdk.policies.exits.withFurtherExits
 import pathweave.sdk.profiling.fitLatency
 import pathweave.sdk.profiling.fitMemory
 import pathweave.sdk.runtimes.OnnxRuntime
@@ -42,11 +45,11 @@ import pathweave.sdk.session.encodeProfile
 import pathweave.sdk.size
 import pathweave.sdk.subnetOf
 import pathweave.sdk.supernet.Budget
-import pathweave.sdk.supernet.Hard
 import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.enumerateSubnets
 import pathweave.sdk.text
+import pathweave.sdk.texts
 
 private const val EXPECTED_TOLERANCE = 1e-6 // of accuracies, which hang on logits
 private const val FIT_TOLERANCE = 1e-9 // relative, of what is fitted in double
@@ -78,7 +81,7 @@ class AdaptationContractTest {
 
     @TestFactory
     fun `on 500 images Kotlin predicts and chooses what Python does`(): List<DynamicTest> =
-        vectors["cases"].items.map { case ->
+        vectors["cases"].items.filter { it["strategy"].text == "pathweave" }.map { case ->
             DynamicTest.dynamicTest("${case["strategy"].text} within ${case["budget"]}") { check(case) }
         }
 
@@ -119,33 +122,27 @@ class AdaptationContractTest {
     }
 
     @TestFactory
-    fun `on 500 images exits and thresholds are calibrated as in Python`(): List<DynamicTest> =
-        vectors["calibrations"].items.map { case ->
-            DynamicTest.dynamicTest("${case["subnet"].text}, a drop of ${case["accuracy_drop"]}") { calibrate(case) }
+    fun `on 500 images exits and thresholds are those of Python`(): List<DynamicTest> =
+        vectors["exit_sets"].items.map { case ->
+            DynamicTest.dynamicTest("${case["subnet"].text}, a drop of ${case["accuracy_drop"]}") { checkExits(case) }
         }
 
-    private fun calibrate(case: JsonElement) {
-        fun number(name: String) = case[name].takeIf { it !is JsonNull }?.double
-        val settings = CalibrationSettings(
-            case["accuracy_drop"].double,
-            number("exit_memory_mb"),
-            case["escalated_share"].double,
-            useExits = case["use_exits"].text == "true",
-            confirm = false,
-            timedExits = case["timed_exits"].text == "true",
-        )
+    private fun checkExits(case: JsonElement) {
         val labels = Adaptations.labels.takeIf { case["labelled"].text == "true" }
-        val found = Calibrator(Workspace(Adaptations.bundle, OnnxRuntime()), profile, settings)
-            .calibrate(subnetOf(case["subnet"].text), Adaptations.inputs(), labels)
-        assertEquals(case["exits"].jsonObject.keys.toList(), found.plan.exits.map { it.exit })
-        for (one in found.plan.exits) assertEquals(case["exits"][one.exit].double, one.threshold, EXPECTED_TOLERANCE)
-        val threshold = (found.plan.hard as? Hard.Ask)?.decider?.threshold
-        assertEquals(number("hard_threshold") ?: -1.0, threshold ?: -1.0, EXPECTED_TOLERANCE)
-        val names = listOf("accuracy", "accuracy_without_exits", "share_early", "share_escalated")
-        assertEquals(
-            names.map { case[it].double },
-            listOf(found.accuracy, found.accuracyWithoutExits, found.shareEarly, found.shareEscalated),
-        )
+        val (costs, subnet) = profile.costModel() to subnetOf(case["subnet"].text)
+        val answering = Answering(Workspace(Adaptations.bundle, OnnxRuntime()), costs)
+        val answers = answering.answer(subnet, Adaptations.inputs(), labels, useExits = true, batch = 64)
+        val placed = answering.placed(answers)
+        val choices = answering.exitSets(answers, placed, listOf(case["accuracy_drop"].double)).firstOrNull().orEmpty()
+        assertEquals(case["exits"].jsonObject.keys.toList(), choices.map { it.exit })
+        for (one in choices) assertEquals(case["exits"][one.exit].double, one.threshold, EXPECTED_TOLERANCE)
+        val further = withFurtherExits(Adaptations.bundle.supernet, Plan(subnet, choices)).exits
+        assertEquals(case["further"].texts, further.map { it.exit })
+        val taken = placed.map { answers.atExit(it, costs) }.filter { one -> choices.any { it.exit == one.choice.exit } }
+        val route = Route(taken, choices.map { it.threshold }, answers.rightAtEnd)
+        val names = listOf("accuracy", "accuracy_without_exits", "share_early")
+        val shares = listOf(route.right.count { it }, answers.rightAtEnd.count { it }, route.open.count { !it })
+        assertEquals(names.map { case[it].double }, shares.map { it.toDouble() / answers.count })
     }
 
     @Test

@@ -31,8 +31,10 @@ import pathweave.sdk.items
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.numerics.argmax
 import pathweave.sdk.runtimes.OnnxRuntime
-import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.ExitChoice
+import pathweave.sdk.supernet.Goal
+import pathweave.sdk.supernet.Kind
+import pathweave.sdk.supernet.Optimised
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.Prior
 import pathweave.sdk.supernet.RemoteRef
@@ -169,15 +171,17 @@ class PriorContractTest {
     }
 
     @Test
-    fun `a calibration keeps the prior and judges by it`() {
-        val workspace = Workspace(Adaptations.bundle, OnnxRuntime(), prior = strong)
-        val found = Calibrator(workspace, Adaptations.profile, CalibrationSettings(confirm = false))
-            .calibrate(supernet.original, Adaptations.inputs(), Adaptations.labels)
-        assertEquals(strong, found.plan.prior)
-        val plain = Calibrator(workspace.copy(prior = null), Adaptations.profile, CalibrationSettings(confirm = false))
-            .calibrate(supernet.original, Adaptations.inputs(), Adaptations.labels)
-        assertNull(plain.plan.prior)
-        assertTrue(found.accuracyWithoutExits < plain.accuracyWithoutExits)
+    fun `a plan with exits keeps the prior and is judged by it`() {
+        fun found(prior: Prior?): Found {
+            val inUse = Plan(supernet.original, prior = prior)
+            val goal = Goal(Optimised.LATENCY_MS, maxDrop = 0.005)
+            val wish = Wish(goal, setOf(Kind.EXITS), inUse, Adaptations.inputs(), Adaptations.labels)
+            return choose(wish, Workspace(Adaptations.bundle, OnnxRuntime()), Adaptations.profile, AdaptationSettings())
+        }
+        val (corrected, plain) = found(strong) to found(null)
+        assertEquals(strong to null, corrected.plan.prior to plain.plan.prior)
+        fun alone(found: Found) = found.byKind.getValue("subnet").cost.accuracy!!
+        assertTrue(alone(corrected) < alone(plain))
     }
 
     @Test
@@ -188,10 +192,10 @@ class PriorContractTest {
         val labels = IntArray(some.size)
         fun open() = AdaptiveModel.open(Contract.referenceFolder, Contract.key, stateFolder = state)
         val (plan, before) = open().use { model ->
-            val budget = Budget(latencyMs = 1000.0)
-            assertNull(model.adaptBlocking(samples, labels, budget, AdaptationSettings(usePrior = false)).plan.prior)
+            val goal = Goal(latencyMs = 1000.0)
+            assertNull(model.adaptBlocking(samples, goal, labels = labels, settings = AdaptationSettings(usePrior = false)).plan.prior)
             for (known in listOf(null, labels)) {
-                val found = model.adaptBlocking(samples, known, budget)
+                val found = model.adaptBlocking(samples, goal, labels = known)
                 assertNotNull(found.plan.prior)
                 assertTrue(found.pool.all { it.plan.prior == found.plan.prior })
                 assertEquals(0, found.plan.prior!!.logRatios.indices.maxBy { found.plan.prior!!.logRatios[it] })
@@ -201,7 +205,8 @@ class PriorContractTest {
             val answer = model.infer(own).output
             val plain = LoadedPlan(Contract.reference(), OnnxRuntime(), model.plan.withPrior(null)).use { it.run(own) }
             assertClose(corrected(plain.output, prior), answer)
-            assertEquals(prior, model.calibrateBlocking(samples, labels).plan.prior)
+            val drop = Goal(Optimised.LATENCY_MS, maxDrop = 0.005)
+            assertEquals(prior, model.adaptBlocking(samples, drop, setOf(Kind.EXITS), labels).plan.prior)
             model.plan to model.infer(own).output
         }
         open().use { again ->

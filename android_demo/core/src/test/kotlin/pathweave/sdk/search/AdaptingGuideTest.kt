@@ -11,10 +11,11 @@ import pathweave.sdk.AdaptiveModel
 import pathweave.sdk.Contract
 import pathweave.sdk.adapt
 import pathweave.sdk.bundles.TrustedKey
-import pathweave.sdk.calibrate
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.policies.Adaptations
-import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.Goal
+import pathweave.sdk.supernet.Kind
+import pathweave.sdk.supernet.Optimised
 
 /** docs/guide/embed_in_an_android_app.md is right about adapting: its lines are those below, and they run. */
 class AdaptingGuideTest {
@@ -36,21 +37,22 @@ class AdaptingGuideTest {
         photographs: Tensor,
         labels: IntArray,
     ) {
-        val others = photographs
         val printed = mutableListOf<String>()
         fun println(line: String) = printed.add(line)
 
         // the guide's lines
         AdaptiveModel.open(folder, key, stateFolder = state).use { model ->
-            val found = model.adapt(photographs, labels, Budget(latencyMs = 80.0)) { println("${it.stage} ${it.share}") }
-            println("${found.subnet} in ${found.measuredMs} ms, right on ${found.accuracyHoldout} of what it did not see")
+            val samples = model.inputs(photographs)
+            val found = model.adapt(samples, Goal(latencyMs = 80.0), labels = labels) { println("${it.stage} ${it.share}") }
+            println("${found.plan} in ${found.measured?.latencyMs} ms, right on ${found.heldOut?.accuracy} of what it did not see")
 
-            model.calibrate(model.inputs(others), labels = null) // exits, by the subnet's own answers
+            val quicker = Goal(optimise = Optimised.LATENCY_MS, maxDrop = 0.005)
+            model.adapt(samples, quicker, consider = setOf(Kind.EXITS)) // the subnet in use, with exits
             println(model.plan.kind)
         }
         // end of the guide's lines
 
-        assertEquals("JUDGE 1.0", printed[printed.size - 3])
+        assertTrue("JUDGE 1.0" in printed)
         assertTrue(printed.last() in listOf("subnet", "exits"))
     }
 

@@ -170,11 +170,9 @@ class SearchPartsTest {
 
     @Test
     fun `settings that make no sense are refused`() {
-        assertRefused<UsageError> { AdaptiveNetSearch(generations = 0) }
-        assertRefused<UsageError> { AdaptiveNetSearch(windowRatio = 0.0) }
         assertRefused<UsageError> { BayesianPathSearch(shares = listOf(1.5)) }
         assertRefused<UsageError> { BayesianPathSearch(optimism = Double.NaN) }
         val error = assertRefused<UsageError> { makeStrategy("luck") }
-        assertEquals("known: adaptivenet, pathweave", error.hint)
+        assertEquals("known: pathweave", error.hint)
     }
 }

@@ -23,9 +23,7 @@ import pathweave.sdk.execution.allStay
 import pathweave.sdk.execution.eachEdge
 import pathweave.sdk.execution.oneModelFootprint
 import pathweave.sdk.numerics.Tensor
-import pathweave.sdk.policies.AdaptationSettings
 import pathweave.sdk.policies.Adaptations
-import pathweave.sdk.policies.CalibrationSettings
 import pathweave.sdk.profiling.Timing
 import pathweave.sdk.profiling.currentConditions
 import pathweave.sdk.profiling.groupsThatStay
@@ -38,7 +36,9 @@ import pathweave.sdk.session.DeviceState
 import pathweave.sdk.session.decodeProfile
 import pathweave.sdk.session.encodeProfile
 import pathweave.sdk.subnetOf
-import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.Goal
+import pathweave.sdk.supernet.Kind
+import pathweave.sdk.supernet.Optimised
 import pathweave.sdk.supernet.Plan
 
 private const val RESIDENT_FACTOR = 1.1
@@ -72,13 +72,12 @@ class UnderCapTest {
         for ((capBytes, mostOpen) in listOf(ONE_SESSION to 1, FEW_SESSIONS to 3)) {
             runtime.reset()
             open(capBytes).use { model ->
-                for (labels in listOf(Adaptations.labels, null)) {
-                    val settings = AdaptationSettings(useExits = labels == null)
-                    model.adaptBlocking(Adaptations.inputs(), labels, Budget(latencyMs = 1e6), settings)
-                }
+                val (inputs, goal) = Adaptations.inputs() to Goal(latencyMs = 1e6)
+                model.adaptBlocking(inputs, goal, labels = Adaptations.labels)
+                model.adaptBlocking(inputs, goal, setOf(Kind.SUBNETS, Kind.EXITS))
                 model.use(Plan(supernet.original))
-                model.calibrateBlocking(Adaptations.inputs(), null, CalibrationSettings(accuracyDrop = 1.0))
-                assertEquals(capBytes, model.profile().memoryCapBytes)
+                model.adaptBlocking(inputs, Goal(Optimised.LATENCY_MS, maxDrop = 1.0), setOf(Kind.EXITS))
+                assertEquals(capBytes, model.profileBlocking().memoryCapBytes)
             }
             assertTrue(runtime.peakBytes in 1..capBytes, "${runtime.peakBytes} of $capBytes")
             assertEquals(mostOpen, runtime.mostOpen, "sessions at once")
@@ -139,9 +138,9 @@ class UnderCapTest {
         assertNull(state.loadProfile(own.conditions, 10 * MB + 1))
         assertFalse(capped.validFor(bundle, runtime, own.conditions))
         open(10 * MB).use { model ->
-            assertEquals(capped, model.profile())
+            assertEquals(capped, model.profileBlocking())
             model.memoryCapBytes = null
-            assertEquals(own, model.profile())
+            assertEquals(own, model.profileBlocking())
         }
     }
 

@@ -8,14 +8,12 @@ import kotlin.concurrent.thread
 import kotlinx.coroutines.CancellationException
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.cancelAndJoin
-import kotlinx.coroutines.flow.toList
 import kotlinx.coroutines.launch
 import kotlinx.coroutines.runBlocking
 import kotlinx.serialization.json.Json
 import kotlinx.serialization.json.jsonObject
 import org.junit.jupiter.api.Assertions.assertArrayEquals
 import org.junit.jupiter.api.Assertions.assertEquals
-import org.junit.jupiter.api.Assertions.assertFalse
 import org.junit.jupiter.api.Assertions.assertNotNull
 import org.junit.jupiter.api.Assertions.assertNull
 import org.junit.jupiter.api.Assertions.assertTrue
@@ -29,9 +27,7 @@ import pathweave.sdk.InfeasibleDeadlineError
 import pathweave.sdk.InputError
 import pathweave.sdk.UsageError
 import pathweave.sdk.adapt
-import pathweave.sdk.adaptation
 import pathweave.sdk.assertRefused
-import pathweave.sdk.calibrate
 import pathweave.sdk.data.searchPositions
 import pathweave.sdk.get
 import pathweave.sdk.numerics.Tensor
@@ -39,18 +35,21 @@ import pathweave.sdk.numerics.argmax
 import pathweave.sdk.policies.AdaptationSettings
 import pathweave.sdk.policies.AdaptationStage
 import pathweave.sdk.policies.Adaptations
-import pathweave.sdk.policies.CalibrationSettings
 import pathweave.sdk.policies.exits.timedPlan
 import pathweave.sdk.policies.withinCap
 import pathweave.sdk.search.Stopped
 import pathweave.sdk.search.smallestSubnet
 import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.Goal
+import pathweave.sdk.supernet.Kind
+import pathweave.sdk.supernet.Optimised
 import pathweave.sdk.supernet.Plan
-import pathweave.sdk.supernet.UNREACHABLE_CONFIDENCE
 import pathweave.sdk.text
 
-private val ALL_FIT = Budget(latencyMs = 1000.0)
-private val NONE_FITS = Budget(latencyMs = 1e-6)
+private val EXITS = setOf(Kind.EXITS)
+private val QUICKER = Goal(optimise = Optimised.LATENCY_MS, maxDrop = 0.5)
+private val ALL_FIT = Goal(latencyMs = 1000.0)
+private val NONE_FITS = Goal(latencyMs = 1e-6)
 
 /** Adapts for real: ONNX Runtime runs and times the reference bundle. */
 class AdaptingTest {
@@ -72,23 +71,24 @@ class AdaptingTest {
     fun `a model adapts, runs what it found and starts with it the next time`(): Unit = runBlocking {
         open(profiled = false).use { model ->
             val stages = mutableListOf<AdaptationStage>()
-            val found = model.adapt(Adaptations.inputs(), labels, ALL_FIT) { stages += it.stage }
+            val found = model.adapt(Adaptations.inputs(), ALL_FIT, labels = labels) { stages += it.stage }
             assertEquals(AdaptationStage.entries, stages.distinct())
             assertEquals(found.plan, model.plan)
-            assertTrue(found.accuracySearch > 0.9 && found.accuracyHoldout!! > 0.9)
-            assertTrue(found.measuredMs in 1e-4..1000.0 && found.fullMeasuredMs in 1e-4..1000.0)
-            assertEquals(labels.size, found.searchSamples + found.holdoutSamples)
+            assertTrue(found.expected.accuracy!! > 0.9 && found.heldOut!!.accuracy!! > 0.9)
+            assertTrue(found.measured!!.latencyMs in 1e-4..1000.0 && found.measured.fullMs in 1e-4..1000.0)
+            assertEquals(labels.size, found.samples)
+            assertTrue(found.judged in 1 until labels.size)
             assertEquals(Stopped.DONE, found.stopped)
             val sample = Adaptations.inputs().take(listOf(0, 1, 2), model.plan.inputSize)
-            val whole = Plan(found.subnet)
+            val whole = Plan(found.plan.subnet)
             val answer = model.infer(sample)
             model.use(whole)
             assertArrayEquals(argmax(model.infer(sample).output), argmax(answer.output))
         }
         open().use { again ->
             assertNotNull(again.plan)
-            val before = again.profile()
-            assertEquals(before, again.profile())
+            val before = again.profileBlocking()
+            assertEquals(before, again.profileBlocking())
         }
         val lines = File(stateOfBundle, "adaptation.jsonl").readLines().map { Json.parseToJsonElement(it) }
         assertEquals(listOf("opened", "profiled", "adapted", "opened"), lines.map { it["event"]["event"].text })
@@ -100,38 +100,38 @@ class AdaptingTest {
     @Test
     fun `under a memory cap a subnet is found that runs without pages, if there is one`() {
         open().use { model ->
-            val (supernet, costs) = model.bundle.supernet to model.profile().costModel()
+            val (supernet, costs) = model.bundle.supernet to model.profileBlocking().costModel()
             val capBytes = costs.peakBytes(smallestSubnet(supernet, costs)) + 1
-            val capped = Budget(latencyMs = 1000.0, memoryMb = capBytes / 1e6)
-            assertEquals(capped, withinCap(supernet, costs, ALL_FIT, capBytes))
-            assertEquals(ALL_FIT, withinCap(supernet, costs, ALL_FIT, memoryCapBytes = null))
-            assertEquals(ALL_FIT, withinCap(supernet, costs, ALL_FIT, memoryCapBytes = 1), "all would run in pages")
+            val all = Budget(latencyMs = 1000.0)
+            assertEquals(all.copy(memoryMb = capBytes / 1e6), withinCap(supernet, costs, all, capBytes))
+            assertEquals(all, withinCap(supernet, costs, all, capBytes = null))
+            assertEquals(all, withinCap(supernet, costs, all, capBytes = 1), "all would run in pages")
             val less = Budget(memoryMb = 1e-6)
             assertEquals(less, withinCap(supernet, costs, less, capBytes))
             model.memoryCapBytes = 8_000_000 // the original runs, and all of the reference bundle fits
-            val found = model.adaptBlocking(Adaptations.inputs(), labels, ALL_FIT)
-            assertEquals(8.0, found.budget.memoryMb)
-            assertTrue(found.predictedPeakBytes <= 8_000_000)
+            val found = model.adaptBlocking(Adaptations.inputs(), ALL_FIT, labels = labels)
+            assertEquals(8.0, found.goal.memoryMb)
+            assertTrue(found.expected.peakBytes <= 8_000_000)
         }
     }
 
     @Test
     fun `exits may join the search, and what was found is run, judged and watched`() {
         open().use { model ->
-            val settings = AdaptationSettings(useExits = true)
-            val found = model.adaptBlocking(Adaptations.inputs(), labels, Budget(latencyRatio = 2.0), settings)
+            val kinds = setOf(Kind.SUBNETS, Kind.EXITS)
+            val found = model.adaptBlocking(Adaptations.inputs(), Goal(latencyRatio = 2.0), kinds, labels)
             assertEquals(found.plan, model.plan)
-            assertTrue(found.pool.any { it.subnet == found.subnet })
-            assertTrue(found.accuracySearch > 0.5 && found.accuracyHoldout!! > 0.5)
-            model.watch()
+            assertTrue(found.pool.any { it.subnet == found.plan.subnet })
+            assertTrue(found.expected.accuracy!! > 0.5 && found.heldOut!!.accuracy!! > 0.5)
+            model.live.start(Signal.LATENCY)
         }
     }
 
     @Test
     fun `without labels the full model's answers stand in`(): Unit = runBlocking {
         open().use { model ->
-            val found = model.adapt(Adaptations.inputs(), null, ALL_FIT)
-            assertEquals(1.0, found.fullAccuracyHoldout)
+            val found = model.adapt(Adaptations.inputs(), ALL_FIT)
+            assertEquals(1.0, found.fullAccuracy)
         }
     }
 
@@ -140,7 +140,7 @@ class AdaptingTest {
         open().use { model ->
             val before = model.plan
             val error = assertRefused<InfeasibleBudgetError> {
-                runBlocking { model.adapt(Adaptations.inputs(), labels, NONE_FITS) }
+                runBlocking { model.adapt(Adaptations.inputs(), NONE_FITS, labels = labels) }
             }
             assertTrue(error.nearest.isNotEmpty() && error.nearestLatencyMs > 1e-6)
             assertTrue(error.message!!.startsWith("no subnet ran in 0.000001 ms; the fastest candidate took"))
@@ -150,29 +150,22 @@ class AdaptingTest {
     }
 
     @Test
-    fun `the plan in use is calibrated, timed and kept`(): Unit = runBlocking {
+    fun `exits of the subnet in use are chosen, timed and kept, and answer by deadlines`(): Unit = runBlocking {
         val found = open().use { model ->
-            val settings = CalibrationSettings(accuracyDrop = 0.5, escalatedShare = 0.2)
-            model.calibrate(Adaptations.inputs(), labels, settings).also { assertEquals(it.plan, model.plan) }
-        }
-        assertEquals(0.2, found.shareEscalated, 0.02)
-        assertEquals(found.meanMs == null, found.plan.exits.all { it.threshold == UNREACHABLE_CONFIDENCE })
-        assertTrue(found.meanMs == null || found.meanMs < found.withoutExitsMs!!)
-        open().use { assertEquals(found.plan, it.plan) }
-        assertEquals("calibrated", lastEvents(2)[0])
-        assertRefused<UsageError> { CalibrationSettings(accuracyDrop = 2.0) }
-    }
-
-    @Test
-    fun `calibrated exits answer by deadlines`(): Unit = runBlocking {
-        open().use { model ->
-            val found = model.calibrate(Adaptations.inputs(), labels, CalibrationSettings(accuracyDrop = 0.0))
+            val found = model.adapt(Adaptations.inputs(), QUICKER, EXITS, labels)
+            assertEquals(found.plan, model.plan)
+            assertTrue(found.measured == null || found.measured.latencyMs < found.measured.withoutExitsMs!!)
             val sample = Adaptations.inputs().take(listOf(0), null)
             val times = model.answerTimesMs(sample)
             assertEquals(found.plan.exits.map { "exit ${it.exit}" } + SUBNET, times.keys.toList())
             assertEquals(model.infer(sample).labels, model.infer(sample, deadlineMs = 60_000.0).labels)
             assertRefused<InfeasibleDeadlineError> { model.infer(sample, deadlineMs = 1e-6) }
-            model.calibrate(Adaptations.inputs(), labels, CalibrationSettings(timedExits = false, useExits = false))
+            found
+        }
+        open().use { model ->
+            assertEquals(found.plan, model.plan)
+            val sample = Adaptations.inputs().take(listOf(0), null)
+            model.use(Plan(found.plan.subnet))
             assertEquals(listOf(SUBNET), model.answerTimesMs(sample).keys.toList())
             val answer = model.infer(sample).labels
             model.use(timedPlan(model.bundle.supernet, found.plan.subnet))
@@ -180,26 +173,27 @@ class AdaptingTest {
             assertEquals(exits + SUBNET, model.answerTimesMs(sample).keys.toList())
             assertEquals(answer, model.infer(sample).labels)
         }
+        assertEquals("plan_chosen", lastEvents(2)[0])
     }
 
     @Test
     fun `what was adapted to is watched, until another plan is taken on purpose`(): Unit = runBlocking {
         open().use { model ->
-            val found = model.adapt(Adaptations.inputs(), labels, ALL_FIT)
-            model.watch()
-            assertTrue(model.watching)
+            val found = model.adapt(Adaptations.inputs(), ALL_FIT, labels = labels)
+            model.live.start(Signal.LATENCY)
+            assertEquals(setOf(Signal.LATENCY), model.live.running)
             val sample = Adaptations.inputs().take(listOf(0), model.plan.inputSize)
             val answer = model.infer(sample).labels
             repeat(50) { assertEquals(answer, model.infer(sample).labels) }
-            model.calibrate(Adaptations.inputs(), labels)
-            assertTrue(model.watching, "it goes on with the calibrated plan")
-            model.use(Plan(found.subnet))
-            assertFalse(model.watching)
-            assertRefused<UsageError> { model.watch(Budget(memoryMb = 100.0)) }
+            model.adapt(Adaptations.inputs(), QUICKER, EXITS, labels)
+            assertEquals(setOf(Signal.LATENCY), model.live.running, "it goes on with the same subnet")
+            model.use(Plan(found.plan.subnet))
+            assertEquals(emptySet<Signal>(), model.live.running)
+            assertRefused<UsageError> { model.live.start(Signal.LATENCY, goal = Goal(memoryMb = 100.0)) }
         }
         open().use { again ->
-            again.watch(Budget(latencyMs = 500.0))
-            assertTrue(again.watching)
+            again.live.start(Signal.LATENCY, goal = Goal(latencyMs = 500.0))
+            assertEquals(setOf(Signal.LATENCY), again.live.running)
         }
         assertTrue("watching" in lastEvents(3))
     }
@@ -208,23 +202,14 @@ class AdaptingTest {
         .map { Json.parseToJsonElement(it)["event"]["event"].text }
 
     @Test
-    fun `progress is a flow that ends with the result`(): Unit = runBlocking {
-        open().use { model ->
-            val reports = model.adaptation(Adaptations.inputs(), labels, ALL_FIT).toList()
-            assertEquals(model.plan, reports.last().result?.plan)
-            assertTrue(reports.dropLast(1).all { it.result == null && it.progress!!.share in 0.0..1.0 })
-        }
-    }
-
-    @Test
     fun `a cancelled coroutine leaves the plan in use`(): Unit = runBlocking {
         open().use { model ->
-            model.profile()
+            model.profileBlocking()
             val started = AtomicBoolean()
             var thrown: Throwable? = null
             val job = launch(Dispatchers.Default) {
                 try {
-                    model.adapt(Adaptations.inputs(), labels, ALL_FIT) {
+                    model.adapt(Adaptations.inputs(), ALL_FIT, labels = labels) {
                         started.set(true)
                         Thread.sleep(20)
                     }
@@ -245,11 +230,11 @@ class AdaptingTest {
         open().use { model ->
             var asked = 0
             val late = AdaptationSettings(cancelled = { ++asked > 16 })
-            assertEquals(Stopped.CANCELLED, model.adaptBlocking(Adaptations.inputs(), labels, ALL_FIT, late).stopped)
+            assertEquals(Stopped.CANCELLED, model.adaptBlocking(Adaptations.inputs(), ALL_FIT, labels = labels, settings = late).stopped)
             val atOnce = AdaptationSettings(cancelled = { true })
-            assertRefused<BudgetError> { model.adaptBlocking(Adaptations.inputs(), labels, ALL_FIT, atOnce) }
+            assertRefused<BudgetError> { model.adaptBlocking(Adaptations.inputs(), ALL_FIT, settings = atOnce) }
             val inNoTime = AdaptationSettings(timeLimitS = 0.0)
-            val found = model.adaptBlocking(Adaptations.inputs(), labels, ALL_FIT, inNoTime)
+            val found = model.adaptBlocking(Adaptations.inputs(), ALL_FIT, settings = inNoTime)
             assertEquals(Stopped.TIME_LIMIT, found.stopped)
         }
     }
@@ -266,7 +251,7 @@ class AdaptingTest {
                     while (!done.get()) answers += model.infer(sample).output.floats().toList()
                 }
             }
-            val found = model.adaptBlocking(Adaptations.inputs(), labels, ALL_FIT)
+            val found = model.adaptBlocking(Adaptations.inputs(), ALL_FIT, labels = labels)
             done.set(true)
             callers.forEach { it.join() }
             assertNull(found.plan.inputSize) // else the sample's size would no longer fit
@@ -281,16 +266,16 @@ class AdaptingTest {
             fun refused(work: () -> Unit) = assertRefused<InputError> { work() }.message
             assertEquals(
                 "there are 500 samples and 2 labels",
-                refused { model.adaptBlocking(inputs, few, ALL_FIT) },
+                refused { model.adaptBlocking(inputs, ALL_FIT, labels = few) },
             )
             val unknown = labels.copyOf().also { it[3] = 3 }
             assertEquals(
                 "labels must lie between 0 and 2, got 0 to 3",
-                refused { model.adaptBlocking(inputs, unknown, ALL_FIT) },
+                refused { model.adaptBlocking(inputs, ALL_FIT, labels = unknown) },
             )
             assertEquals(
                 "there are no samples to adapt on",
-                refused { model.adaptBlocking(model.inputs(emptyList()), null, ALL_FIT) },
+                refused { model.adaptBlocking(model.inputs(emptyList()), ALL_FIT) },
             )
             val broken = FloatArray(24).also { it[13] = Float.NaN }
             assertEquals(
@@ -298,7 +283,7 @@ class AdaptingTest {
                 refused { model.inputs(Tensor.of(broken, listOf(2, 3, 2, 2))) },
             )
             assertRefused<UsageError> {
-                model.adaptBlocking(inputs, labels, ALL_FIT, AdaptationSettings(strategy = "luck"))
+                model.adaptBlocking(inputs, ALL_FIT, settings = AdaptationSettings(strategy = "luck"))
             }
             assertRefused<UsageError> { AdaptationSettings(batch = 0) }
             assertRefused<UsageError> { searchPositions(labels, 1.0, 0) }
@@ -311,7 +296,7 @@ class AdaptingTest {
 private object Profiled {
     val folder: File by lazy {
         val state = kotlin.io.path.createTempDirectory("state").toFile()
-        AdaptiveModel.open(Contract.referenceFolder, Contract.key, stateFolder = state).use { it.profile() }
+        AdaptiveModel.open(Contract.referenceFolder, Contract.key, stateFolder = state).use { it.profileBlocking() }
         Runtime.getRuntime().addShutdownHook(thread(start = false) { state.deleteRecursively() })
         state
     }

@@ -157,7 +157,7 @@ class ElasticMemoryTest {
         open().use { model ->
             model.use(timed)
             val settings = ElasticSettings(reserveBytes = 1_000_000, growAfterS = 0.1, intervalS = 0.005)
-            model.watchMemory(pressure, settings)
+            model.live.start(Signal.MEMORY, elastic = settings, pressure = pressure)
             Thread.sleep(30)
             assertNull(model.memoryCapBytes)
             pressure.availableBytes = 0
@@ -169,7 +169,7 @@ class ElasticMemoryTest {
             pressure.availableBytes = 1_000_000_000
             until("the cap is lifted") { model.memoryCapBytes == null }
             assertEquals(timed, model.plan)
-            model.stopWatchingMemory()
+            model.live.stop(Signal.MEMORY)
         }
     }
 
@@ -179,7 +179,7 @@ class ElasticMemoryTest {
         val pressure = Told(1_000_000_000)
         open(runtime).use { model ->
             model.use(ends)
-            model.watchMemory(pressure, ElasticSettings(reserveBytes = 1_000_000, intervalS = 0.005))
+            model.live.start(Signal.MEMORY, elastic = ElasticSettings(reserveBytes = 1_000_000, intervalS = 0.005), pressure = pressure)
             var source = listOf<String>()
             val call = thread { source = model.infer(one).source }
             Thread.sleep(300)
@@ -203,7 +203,7 @@ class ElasticMemoryTest {
         assertEquals(0L, TrimMemory { -5 }.read().availableBytes)
         open().use { model ->
             model.use(timed)
-            model.watchMemory(memory, ElasticSettings(growAfterS = 60.0, intervalS = 0.005))
+            model.live.start(Signal.MEMORY, elastic = ElasticSettings(growAfterS = 60.0, intervalS = 0.005), pressure = memory)
             Thread.sleep(30)
             assertNull(model.memoryCapBytes)
             memory.onTrimMemory(80)

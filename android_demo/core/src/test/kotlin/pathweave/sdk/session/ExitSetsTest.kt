@@ -3,8 +3,6 @@ package pathweave.sdk.session
 import java.util.concurrent.Callable
 import java.util.concurrent.Executors
 import org.junit.jupiter.api.Assertions.assertEquals
-import org.junit.jupiter.api.Assertions.assertFalse
-import org.junit.jupiter.api.Assertions.assertNull
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.Timeout
@@ -13,17 +11,13 @@ import pathweave.sdk.BlobError
 import pathweave.sdk.Contract
 import pathweave.sdk.Fault
 import pathweave.sdk.PublishedTest
-import pathweave.sdk.SlowRuntime
 import pathweave.sdk.TransferError
 import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
-import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.delivery.DeliveryOptions
-import pathweave.sdk.delivery.RequestedExits
-import pathweave.sdk.execution.PlanInUse
-import pathweave.sdk.execution.Workspace
 import pathweave.sdk.execution.goldenInputs
 import pathweave.sdk.policies.placement.candidatesByMacs
+import pathweave.sdk.policies.placement.placeExactly
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.UNREACHABLE_CONFIDENCE
@@ -51,23 +45,23 @@ class ExitSetsTest : PublishedTest() {
     @Test
     fun `a bundle opens without exits, and those that are wanted are fetched and kept`() {
         fetched().use { model ->
-            assertEquals(emptyList<String>(), model.exits)
+            assertEquals(emptyList<String>(), model.exits.held)
             val answer = model.infer(input).output.floats().toList()
             assertRefused<UsageError> { model.use(timed("x2-flat")) }
             server.requests.clear()
-            model.setExits(listOf("x3-pooled", "x1-pooled"))
+            model.exits.holdBlocking(listOf("x3-pooled", "x1-pooled"))
             assertEquals(2, server.requests.size)
-            assertEquals(listOf("x1-pooled", "x3-pooled"), model.exits)
+            assertEquals(listOf("x1-pooled", "x3-pooled"), model.exits.held)
             model.use(timed("x1-pooled", "x3-pooled"))
             assertEquals(answer, model.infer(input).output.floats().toList())
             assertEquals(3, model.answerTimesMs(input).size)
             assertTrue("\"added\":[\"x1-pooled\",\"x3-pooled\"],\"dropped\":[]" in log[0], log[0])
         }
-        fetched().use { assertEquals(listOf("x1-pooled", "x3-pooled"), it.exits, "what was decided holds") }
+        fetched().use { assertEquals(listOf("x1-pooled", "x3-pooled"), it.exits.held, "what was decided holds") }
         server.requests.clear()
         val opened = openStored(url, state, Contract.key)
         AdaptiveModel.open(opened, stateFolder = state).use { model ->
-            assertEquals(listOf("x1-pooled", "x3-pooled"), model.exits)
+            assertEquals(listOf("x1-pooled", "x3-pooled"), model.exits.held)
             assertEquals(timed("x1-pooled", "x3-pooled"), model.plan)
         }
         assertEquals(0, server.requests.size)
@@ -76,31 +70,31 @@ class ExitSetsTest : PublishedTest() {
     @Test
     fun `plans lose the exits that go`() {
         inFolder().use { model ->
-            assertEquals(ALL_EXITS, model.exits)
+            assertEquals(ALL_EXITS, model.exits.held)
             model.use(timed("x1-pooled", "x2-flat"))
-            model.setExits(listOf("x2-flat"))
+            model.exits.holdBlocking(listOf("x2-flat"))
             assertEquals(timed("x2-flat"), model.plan)
             assertRefused<UsageError> { model.use(timed("x1-pooled")) }
         }
         inFolder().use { model ->
-            assertEquals(listOf("x2-flat") to timed("x2-flat"), model.exits to model.plan)
-            model.setExits(ALL_EXITS)
+            assertEquals(listOf("x2-flat") to timed("x2-flat"), model.exits.held to model.plan)
+            model.exits.holdBlocking(ALL_EXITS)
         }
-        inFolder().use { assertEquals(ALL_EXITS, it.exits) }
+        inFolder().use { assertEquals(ALL_EXITS, it.exits.held) }
     }
 
     @Test
     fun `the old set stays when an exit is unknown, altered, or the server is away`() {
         fetched("x1-pooled").use { model ->
             model.use(timed("x1-pooled"))
-            assertRefused<UsageError> { model.setExits(listOf("x1-pooled", "x9")) }
+            assertRefused<UsageError> { model.exits.holdBlocking(listOf("x1-pooled", "x9")) }
             val blob = model.bundle.offered.exits[1].renditions[0].blob
             val flip = Fault(Fault.Kind.FLIP, 100)
             server.fault(blob, flip, flip)
-            assertRefused<BlobError> { model.setExits(listOf("x2-flat")) }
+            assertRefused<BlobError> { model.exits.holdBlocking(listOf("x2-flat")) }
             server.close()
-            assertTrue(runCatching { model.setExits(listOf("x2-flat")) }.exceptionOrNull() is TransferError)
-            assertEquals(listOf("x1-pooled") to timed("x1-pooled"), model.exits to model.plan)
+            assertTrue(runCatching { model.exits.holdBlocking(listOf("x2-flat")) }.exceptionOrNull() is TransferError)
+            assertEquals(listOf("x1-pooled") to timed("x1-pooled"), model.exits.held to model.plan)
             assertEquals(3, model.infer(input).labels.size)
         }
         openStored(url, state, Contract.key, exits = { _, _ -> listOf("x1-pooled") }).use {
@@ -109,40 +103,16 @@ class ExitSetsTest : PublishedTest() {
     }
 
     @Test
-    fun `without a server's choice the device chooses among the exits that are here, and says why`() {
+    fun `the exits worth their memory are chosen here, of those that are here or can be fetched`() {
         fetched("x1-pooled").use { model ->
-            val placed = model.placeExits()
-            assertEquals(listOf("x1-pooled") to ExitsChosenBy.DEVICE, placed.exits to placed.chosenBy)
-            assertFalse(placed.failure.isNullOrEmpty())
-            assertEquals(listOf("x1-pooled"), model.exits)
-            assertEquals(emptyList<String>(), model.placeExits(memoryKb = 0.0).exits)
-            for (nonsense in listOf(-1.0, Double.NaN)) assertRefused<UsageError> { model.placeExits(nonsense) }
+            val (candidates, fullMacs) = candidatesByMacs(bundle.supernet)
+            val placed = model.exits.placeBlocking()
+            assertEquals(placeExactly(candidates, fullMacs, null).exits, placed.exits)
+            assertEquals(placed.exits, model.exits.held)
+            assertEquals(0L to emptyList<String>(), model.exits.placeBlocking(memoryMb = 0.0).run { memoryBytes to exits })
+            for (nonsense in listOf(-1.0, Double.NaN)) assertRefused<UsageError> { model.exits.placeBlocking(nonsense) }
         }
-        inFolder().use { assertNull(it.placeExits().failure) }
-    }
-
-    /** A server that chooses [exits]. */
-    private class Choosing(private val exits: List<String>) : Origin {
-        override fun <T> fetched(bundle: Bundle, exits: Collection<String>, use: (Bundle, Long) -> T): T =
-            use(bundle.withExits(exits), 7L)
-
-        override fun chosen(bundle: Bundle, memoryBytes: Long?) = RequestedExits(exits, 0.5)
-    }
-
-    @Test
-    fun `what the server chooses is taken, unless it exceeds the memory`() {
-        val inUse = PlanInUse(Workspace(bundle.withExits(emptyList()), SlowRuntime()))
-        inUse.begin(Plan(bundle.supernet.original))
-        val (candidates, _) = candidatesByMacs(bundle.supernet)
-        val needed = candidates.first { it.exit == "x2-flat" }.memoryBytes
-        val sets = ExitSets(inUse, null, Choosing(listOf("x2-flat"))) {}
-        assertEquals(PlacedExits(listOf("x2-flat"), 0.5, needed, ExitsChosenBy.SERVER), sets.place(needed))
-        assertEquals(listOf("x2-flat"), inUse.workspace.bundle.exits)
-        val refused = sets.place(needed - 1)
-        assertEquals(ExitsChosenBy.DEVICE, refused.chosenBy)
-        assertTrue("are allowed" in refused.failure!!, refused.failure)
-        assertTrue(refused.memoryBytes < needed)
-        inUse.close()
+        inFolder().use { assertEquals(bundle.exits, it.exits.offered) }
     }
 
     @Test
@@ -151,9 +121,9 @@ class ExitSetsTest : PublishedTest() {
         inFolder().use { model ->
             val expected = model.infer(input).labels
             val calls = List(4) { threads.submit(Callable { List(100) { model.infer(input).labels } }) }
-            repeat(8) { round -> model.setExits(ALL_EXITS.filterIndexed { at, _ -> (round shr at) and 1 == 1 }) }
+            repeat(8) { round -> model.exits.holdBlocking(ALL_EXITS.filterIndexed { at, _ -> (round shr at) and 1 == 1 }) }
             assertEquals(setOf(expected), calls.flatMap { it.get() }.toSet())
-            assertEquals(ALL_EXITS, model.exits)
+            assertEquals(ALL_EXITS, model.exits.held)
         }
         threads.shutdown()
     }

@@ -56,7 +56,7 @@ class OpeningTest : PublishedTest() {
     fun `what opens was tested with the runtime, answers, and is remembered`() {
         AdaptiveModel.open(openAt(url, state, Contract.key)).use { model ->
             val size = model.imageSize!!
-            assertEquals(1, model.classify(Image(ByteArray(12), size, 3)).labels.size)
+            assertEquals(1, model(Image(ByteArray(12), size, 3)).labels.size)
         }
         stop()
         assertEquals(1L to DeliverySource.KEPT, open(selfTest = { throw AssertionError("tested again") }))

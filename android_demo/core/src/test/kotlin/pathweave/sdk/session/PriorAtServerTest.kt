@@ -89,7 +89,7 @@ class PriorAtServerTest {
         AdaptiveModel.open(Contract.referenceFolder, Contract.key, selfTested = { true }).use { model ->
             val url = "http://127.0.0.1:${server.address.port}"
             for (name in listOf(TAIL, WHOLE)) {
-                model.connect(RemoteModel(url, name, privacy = Privacy.INPUTS, timeoutS = 10.0))
+                model.remote.connect(RemoteModel(url, name, privacy = Privacy.INPUTS, timeoutS = 10.0))
             }
             for (plan in plans()) {
                 for (wanted in listOf(null, prior)) {

@@ -196,7 +196,7 @@ class RemotePlansTest {
 
     @Test
     fun `a server that a plan needs is named when it is not connected, is another or may not be sent to`() {
-        val remote = RemoteAnswers(bundle, null)
+        val remote = Remote(bundle, null)
         val asking = Plan(supernet.original, hard = Hard.Ask(Decider.MaxConfidence(0.5), RemoteRef("big:images")))
         val inner = Plan(supernet.original, hard = asking.hard.let { Hard.Ask(Decider.MaxConfidence(0.5), server, Sends.Activations(2), tailFrom(2)) })
         assertNull(remote.whyNot(Plan(supernet.original)))
@@ -219,7 +219,7 @@ class RemotePlansTest {
     fun `a plan whose server is gone is answered here, and marked`() {
         AdaptiveModel.open(Contract.referenceFolder, Contract.key, selfTested = { true }).use { model ->
             for (name in listOf("reference:images", "reference:tail")) {
-                model.connect(RemoteModel("http://127.0.0.1:1", name, privacy = Privacy.INPUTS, timeoutS = 1.0))
+                model.remote.connect(RemoteModel("http://127.0.0.1:1", name, privacy = Privacy.INPUTS, timeoutS = 1.0))
             }
             val whole = model.infer(input)
             val images = RemoteRef("reference:images", bundle.digest)
@@ -251,7 +251,7 @@ class RemotePlansTest {
             model.use(head(Fallback.EXIT, 2, ExitChoice("x2-flat", UNREACHABLE_CONFIDENCE)))
             assertEquals(List(6) { FALLBACK }, model.infer(input).source)
             assertEquals(listOf("exit x2-flat"), model.answerTimesMs(input).keys.toList())
-            model.disconnect()
+            model.remote.disconnect()
             model.use(split(1))
             assertEquals(List(6) { SUBNET }, model.infer(input).source)
             assertEquals(listOf(FALLBACK), model.answerTimesMs(input).keys.toList())

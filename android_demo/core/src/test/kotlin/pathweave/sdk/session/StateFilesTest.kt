@@ -24,17 +24,19 @@ import pathweave.sdk.int
 import pathweave.sdk.items
 import pathweave.sdk.live.poolOf
 import pathweave.sdk.logs.AdaptationLog
-import pathweave.sdk.policies.Adaptation
 import pathweave.sdk.policies.Adaptations
-import pathweave.sdk.policies.CalibrationSettings
+import pathweave.sdk.policies.Found
+import pathweave.sdk.policies.Measured
 import pathweave.sdk.profiling.Conditions
 import pathweave.sdk.profiling.currentConditions
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.search.Candidate
 import pathweave.sdk.search.Stopped
-import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.Cost
+import pathweave.sdk.supernet.Goal
+import pathweave.sdk.supernet.Kind
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.PlanCost
 import pathweave.sdk.supernet.decodePlan
 import pathweave.sdk.text
 
@@ -60,38 +62,35 @@ class StateFilesTest {
         }
         val expected = decodePool(written.toString().toByteArray())
         val chosen = candidates.first { it.subnet == expected.chosen }
-        val budget = Budget(written["budget"]["latency_ms"].double, written["budget"]["memory_mb"].double)
-        val found = adaptation(chosen, budget, candidates)
+        val (latencyMs, memoryMb) = listOf("latency_ms", "memory_mb").map { written["budget"][it].double }
+        val found = adaptation(chosen, Goal(latencyMs = latencyMs, memoryMb = memoryMb), candidates)
         assertEquals(expected, poolOf(found))
-        assertEquals(written, Json.parseToJsonElement(String(encodePool(poolOf(found)))))
+        assertEquals(written, Json.parseToJsonElement(String(encodePool(poolOf(found)!!))))
         assertEquals(expected, expected.knownTo(bundle.supernet))
         assertNull(expected.copy(correction = 0.0).knownTo(bundle.supernet))
-        assertRefused<UsageError> { poolOf(found.copy(budget = Budget(memoryMb = 1.0))) }
+        assertNull(poolOf(found.copy(goal = Goal(memoryMb = 1.0))))
     }
 
-    private fun adaptation(chosen: Candidate, budget: Budget, pool: List<Candidate>) = Adaptation(
-        chosen.plan,
-        budget,
-        predictedMs = chosen.cost.latencyMs,
-        measuredMs = 1.25 * chosen.cost.latencyMs,
-        medianMs = 1.25 * chosen.cost.latencyMs,
-        measuredIntervalMs = 1.2 * chosen.cost.latencyMs to 1.3 * chosen.cost.latencyMs,
-        withinBudgetProbability = 1.0,
-        fullMeasuredMs = 4.0,
-        slowdown = 1.0,
-        prepareMs = 0.0,
-        predictedPeakBytes = chosen.cost.peakBytes,
-        accuracySearch = chosen.accuracy,
-        accuracyInterval = 0.0 to 1.0,
-        accuracyHoldout = null,
-        fullAccuracyHoldout = null,
-        searchSamples = 100,
-        holdoutSamples = 0,
-        subnetsEvaluated = pool.size,
-        seconds = 1.0,
-        stopped = Stopped.DONE,
-        pool = pool,
-    )
+    private fun adaptation(chosen: Candidate, goal: Goal, pool: List<Candidate>): Found {
+        val (cost, ms) = PlanCost(0.5, chosen.cost.latencyMs, null, 0.0, 1) to 1.25 * chosen.cost.latencyMs
+        return Found(
+            chosen.plan,
+            goal,
+            expected = cost,
+            heldOut = null,
+            Measured(ms, ms to ms, ms, withinBudgetProbability = 1.0, fullMs = 4.0, slowdown = 1.0, prepareMs = 0.0),
+            byKind = emptyMap(),
+            accuracyInterval = 0.0 to 1.0,
+            fullAccuracy = null,
+            samples = 100,
+            judged = 0,
+            considered = pool.size,
+            seconds = 1.0,
+            Stopped.DONE,
+            notes = emptyList(),
+            pool,
+        )
+    }
 
     @Test
     fun `what was kept is there again, under its own conditions alone`() {
@@ -133,13 +132,13 @@ class StateFilesTest {
         val byEvent = fields.filter { "event" in it && "enum" in it.getValue("event").jsonObject }
             .associate { it.getValue("event")["enum"].items.single().text to it.keys.toList() }
         val candidate = Candidate(Plan(bundle.supernet.original), Cost(1.0, 1), 0.5)
-        val adapted = adaptation(candidate, Budget(latencyMs = 9.0), listOf(candidate))
+        val adapted = adaptation(candidate, Goal(latencyMs = 9.0), listOf(candidate))
         state().saveProfile(Adaptations.profile)
-        state().remember(adapted)
+        state().remember(adapted, searched = true)
         AdaptiveModel.open(Contract.referenceFolder, Contract.key, stateFolder = folder.toFile()).use { model ->
-            model.calibrateBlocking(Adaptations.inputs(), null, CalibrationSettings(useExits = false))
+            model.adaptBlocking(Adaptations.inputs(), Goal(), setOf(Kind.EXITS))
             try {
-                model.adaptBlocking(Adaptations.inputs(), null, Budget(latencyMs = 1e-9))
+                model.adaptBlocking(Adaptations.inputs(), Goal(latencyMs = 1e-9))
             } catch (_: InfeasibleBudgetError) {
                 // logged
             }
@@ -152,7 +151,7 @@ class StateFilesTest {
             assertEquals(byEvent.getValue(event.getValue("event").text), event.keys.toList())
         }
         val events = lines.map { it.getValue("event")["event"].text }.toSet()
-        assertEquals(setOf("profiled", "adapted", "opened", "calibrated", "infeasible"), events)
+        assertEquals(setOf("profiled", "adapted", "opened", "plan_chosen", "infeasible"), events)
     }
 
     @Test

@@ -124,7 +124,7 @@ class TimedAnswersTest {
     fun `an anytime run has better and better answers and may be stopped by another thread`() {
         val runtime = SlowRuntime { outputs -> if ("x3-pooled" in outputs.last()) 20_000 else STEP_MS }
         open(runtime).use { model ->
-            model.start(input).use { running ->
+            model.stream(input).use { running ->
                 assertEquals(listOf(sources[0]), running.waitFirst().source)
                 while (running.latest().source != listOf(sources[1])) Thread.sleep(1)
                 thread { running.stop() }
@@ -137,7 +137,7 @@ class TimedAnswersTest {
     @Test
     fun `left alone, an anytime run ends with the answer of the subnet`() {
         open(SlowRuntime()).use { model ->
-            model.start(input).use { running ->
+            model.stream(input).use { running ->
                 assertEquals(listOf(SUBNET), running.waitEnd().source)
                 assertEquals(model.infer(input).output.floats().toList(), running.latest().output.floats().toList())
             }
@@ -147,7 +147,7 @@ class TimedAnswersTest {
     @Test
     fun `before the first exit there is no answer yet`() {
         open(SlowRuntime { 20_000 }).use { model ->
-            model.start(input).use { running ->
+            model.stream(input).use { running ->
                 assertEquals("no exit was reached yet", assertRefused<NoAnswerYetError> { running.latest() }.message)
                 assertRefused<NoAnswerYetError> { running.waitFirst(timeoutMs = 1) }
                 running.stop()
@@ -162,9 +162,9 @@ class TimedAnswersTest {
     fun `what is no input is refused before a run begins, and a closed model begins none`() {
         val runtime = SlowRuntime()
         val model = open(runtime)
-        assertRefused<InputError> { model.start(Tensor.of(FloatArray(3), listOf(1, 3))) }
+        assertRefused<InputError> { model.stream(Tensor.of(FloatArray(3), listOf(1, 3))) }
         model.close()
-        assertRefused<ClosedError> { model.start(input) }
+        assertRefused<ClosedError> { model.stream(input) }
         assertRefused<ClosedError> { model.infer(input, deadlineMs = 5.0) }
         assertEquals(0, runtime.open.get())
     }

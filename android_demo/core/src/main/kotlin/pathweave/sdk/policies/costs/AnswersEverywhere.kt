@@ -1,9 +1,7 @@
-/**
- * What a subnet answers at every exit and at its end, and what that costs. Mirrors device_sdk/policies/costs/answers.py and
- * parts of calibration.py.
- */
+/** What a subnet answers at every exit and at its end, and what that costs. */
 package pathweave.sdk.policies.costs
 
+import kotlin.math.sqrt
 import pathweave.sdk.data.Inputs
 import pathweave.sdk.execution.LoadedPlan
 import pathweave.sdk.execution.LoadedSegments
@@ -15,7 +13,7 @@ import pathweave.sdk.execution.oneModelFootprint
 import pathweave.sdk.execution.segments
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.numerics.argmax
-import pathweave.sdk.policies.chooseExits
+import pathweave.sdk.numerics.percentile
 import pathweave.sdk.policies.placement.ExitCandidate
 import pathweave.sdk.policies.placement.placeExactly
 import pathweave.sdk.profiling.Timing
@@ -33,7 +31,13 @@ private const val MEASURED_SAMPLES = 200
 private const val MEASURED_IN_PAGES = 20 // of which each call loads pages again
 private const val MEASURED_ROUNDS = 3
 private const val PLACEMENT_NS = 1_000_000_000L
-private val DROPS = listOf(0.0025, 0.01, 0.03) // accuracy that exits may cost: a set of exits for each
+private const val TRIED = 32 // thresholds per exit
+private const val HIGHEST_TRIED = 0.99 // quantile
+private const val ROUNDS = 20 // of improving thresholds one by one
+private const val CAUTION = 2.0 // standard errors
+
+/** Accuracies that exits may cost, unless a goal states one: a set of exits for each. */
+internal val DROPS = listOf(0.0025, 0.01, 0.03)
 
 /**
  * What the exits along a subnet and its end answer to private samples.
@@ -50,7 +54,7 @@ internal class AnswersEverywhere(
     val count: Int = logits.last().size
     val labels: IntArray = labels ?: IntArray(count) { argmax(logits.last()[it]) }
     val rightAtEnd: BooleanArray = right(exits.size)
-    val confidenceAtEnd: DoubleArray get() = confidences(exits.size)
+    val accuracyAtEnd: Double get() = rightAtEnd.count { it }.toDouble() / count
 
     /** Logits at the end, [count, classes]. */
     val end: Tensor get() = tensor(exits.size)
@@ -136,15 +140,15 @@ internal class Answering(private val workspace: Workspace, private val costs: Co
         return AnswersEverywhere(subnet, exits, needed, logits, labels)
     }
 
-    /** Exits with thresholds for a subnet: one set for each accuracy that they may cost. */
-    fun exitSets(answers: AnswersEverywhere): List<List<ExitChoice>> {
-        val exits = placed(answers, memoryBytes = null).map { answers.atExit(it, costs) }
+    /** The exits of these numbers with thresholds: one set for each accuracy that they may cost. */
+    fun exitSets(answers: AnswersEverywhere, placed: List<Int>, drops: List<Double>): List<List<ExitChoice>> {
+        val exits = placed.map { answers.atExit(it, costs) }
         val fullMs = costs.latencyMs(answers.subnet)
-        return DROPS.map { chooseExits(exits, answers.rightAtEnd, fullMs, it) }.filter { it.isNotEmpty() }.distinct()
+        return drops.map { chooseExits(exits, answers.rightAtEnd, fullMs, it) }.filter { it.isNotEmpty() }.distinct()
     }
 
     /** Which exits are kept in memory, by their number: accuracies and times are this device's own. */
-    fun placed(answers: AnswersEverywhere, memoryBytes: Long?): List<Int> {
+    fun placed(answers: AnswersEverywhere, memoryBytes: Long? = null): List<Int> {
         val candidates = answers.exits.mapIndexed { number, exit ->
             val found = answers.atExit(number, costs)
             val bytes = costs.exitCosts.getValue(ExitAtSize(exit.id, found.choice.rendition)).residentBytes
@@ -175,21 +179,18 @@ internal class Answering(private val workspace: Workspace, private val costs: Co
         try {
             each.mapTo(plans) { workspace.loadPlan(it) }
             val (plan, samples) = each[0] to (0 until minOf(inputs.count, most))
-            val totals = DoubleArray(plans.size)
-            for (at in samples) {
+            val found = samples.map { at ->
                 val sample = inputs.take(listOf(at), plan.inputSize)
                 val calls = plans.map { loaded -> { loaded.run(sample); Unit } }
-                val timed = measureInterleaved(calls, Timing(MEASURED_ROUNDS), warmup = 1)
-                for ((number, latency) in timed.withIndex()) totals[number] += latency.medianMs
+                measureInterleaved(calls, Timing(MEASURED_ROUNDS), warmup = 1).map { it.medianMs }
             }
-            return totals.map { it / samples.count() }
+            return plans.indices.map { number -> found.map { it[number] }.average() }
         } finally {
             plans.forEach { it.close() }
         }
     }
 }
 
-/** The way of all samples through exits that answer from their thresholds on: which reach the end, which are right. */
 internal class Route(
     private val exits: List<ExitSamples>,
     thresholds: List<Double>,
@@ -222,4 +223,53 @@ internal class Route(
 
     fun meanMs(fullMs: Double): Double =
         (answered.sumOf { (count, ms) -> count * ms } + open.count { it } * endMs(fullMs)) / open.size
+}
+
+/**
+ * The exits and thresholds of least mean latency whose drop plus two standard errors is within [accuracyDrop].
+ *
+ * The drop is that of the accuracy below the end's; its standard error is paired, over the samples that only one of the
+ * two gets right. Many thresholds are tried on few samples, so the observed drop of the best is biased downwards.
+ *
+ * [exits] follow each other. Starts from the best common threshold, then improves one exit's threshold at a time; an
+ * exit that does not pay is left out.
+ */
+internal fun chooseExits(
+    exits: List<ExitSamples>,
+    rightAtEnd: BooleanArray,
+    fullMs: Double,
+    accuracyDrop: Double,
+): List<ExitChoice> {
+    if (exits.isEmpty()) return emptyList()
+    val grids = exits.map { grid(it.confidence) }
+
+    fun meanMs(thresholds: List<Double>): Double {
+        val route = Route(exits, thresholds, rightAtEnd)
+        val lost = rightAtEnd.indices.count { rightAtEnd[it] && !route.right[it] }
+        val won = rightAtEnd.indices.count { route.right[it] && !rightAtEnd[it] }
+        val drop = (lost - won + CAUTION * sqrt((lost + won).toDouble())) / rightAtEnd.size
+        return if (drop <= accuracyDrop) route.meanMs(fullMs) else Double.POSITIVE_INFINITY
+    }
+
+    fun best(tried: List<List<Double>>) = tried.map { meanMs(it) to it }.minBy { it.first }
+
+    var (bestMs, best) = best(grids.flatten().distinct().sorted().map { value -> exits.map { value } })
+    for (round in 1..ROUNDS) {
+        val changed = grids.flatMapIndexed { at, grid ->
+            grid.map { value -> best.mapIndexed { number, own -> if (number == at) value else own } }
+        }
+        val (meanMs, thresholds) = best(changed)
+        if (!(meanMs < bestMs)) break
+        bestMs = meanMs
+        best = thresholds
+    }
+    return exits.zip(best) { exit, threshold -> exit.choice.copy(threshold = threshold) }
+        .filter { it.threshold < UNREACHABLE_CONFIDENCE }
+}
+
+/** Thresholds to try: evenly spaced quantiles from the least confidence on, and one that no sample reaches. */
+private fun grid(confidence: DoubleArray): List<Double> {
+    val sorted = confidence.sorted()
+    val quantiles = List(TRIED) { percentile(sorted, HIGHEST_TRIED * it / (TRIED - 1)) }
+    return quantiles.distinct().sorted() + UNREACHABLE_CONFIDENCE
 }

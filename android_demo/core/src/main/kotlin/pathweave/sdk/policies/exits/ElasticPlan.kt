@@ -1,6 +1,5 @@
 /**
- * What remains of a plan when memory shrinks (MEEdge §3.4), decided by the footprints of its parts. Mirrors
- * device_sdk/policies/exits/elastic_plan.py.
+ * What remains of a plan when memory shrinks (MEEdge §3.4), decided by the footprints of its parts.
  *
  * 1. Exits that only deadlines need stay as far as there is room beside all others, by placement. 2. What does not fit
  * at once runs in pages, with the same answers. 3. If the largest block does not even fit alone, the path ends with the
@@ -24,6 +23,9 @@ import pathweave.sdk.policies.placement.ExitCandidate
 import pathweave.sdk.policies.placement.placeExactly
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.Subnet
+import pathweave.sdk.supernet.Supernet
+import pathweave.sdk.supernet.UNREACHABLE_CONFIDENCE
 
 /**
  * [plan], or what fits of it under the cap.
@@ -109,4 +111,29 @@ private fun candidates(bundle: Bundle, plan: Plan, exits: List<ExitChoice>): Pai
 private fun endingWith(plan: Plan, last: ExitChoice): Plan {
     val before = plan.exits.take(plan.exits.indexOf(last)).map { it.withoutAsking() }.filter { it.decides }
     return Plan(plan.subnet, before + last.copy(threshold = 0.0, askBelow = 0.0)).withPrior(plan.prior)
+}
+
+/**
+ * [plan] with those of [exits], in order, that it lacks: deadlines and interruptions alone end with them.
+ *
+ * Their threshold is one that no confidence reaches, so that ordinary runs are as without them (ADR 42).
+ */
+public fun withTimedExits(plan: Plan, exits: List<ExitChoice>): Plan {
+    val known = plan.exits.associateBy { it.exit }
+    return plan.copy(exits = exits.map { known[it.exit] ?: it.copy(threshold = UNREACHABLE_CONFIDENCE) })
+}
+
+/** [subnet] with the most accurate exit of each cut point that it passes, as the packager judged them. */
+public fun timedPlan(supernet: Supernet, subnet: Subnet): Plan {
+    val best = supernet.exitsAlong(subnet).groupBy { it.position }.toSortedMap().values
+        .map { exits -> exits.maxBy { it.accuracy ?: 0.0 } }
+    val choices = best.map { ExitChoice(it.id, UNREACHABLE_CONFIDENCE, it.renditions[0].name) }
+    return withTimedExits(Plan(subnet), choices)
+}
+
+/** [plan] with an exit for deadlines and interruptions at each cut point where it has none ([timedPlan]). */
+public fun withFurtherExits(supernet: Supernet, plan: Plan): Plan {
+    val taken = plan.exits.map { supernet.exit(it.exit).position }.toSet()
+    val further = timedPlan(supernet, plan.subnet).exits.filter { supernet.exit(it.exit).position !in taken }
+    return withTimedExits(plan, (plan.exits + further).sortedBy { supernet.exit(it.exit).position })
 }

@@ -1,8 +1,4 @@
-/**
- * Plans with exits that ask a server, at their end or from an exit, all limits chosen together (EE-HI). Pure.
- *
- * Mirrors policies/joint_thresholds/plans.py.
- */
+/** Plans with exits that ask a server, at their end or from an exit, all limits chosen together (EE-HI). Pure. */
 package pathweave.sdk.policies.planning
 
 import pathweave.sdk.policies.costs.ExitSamples

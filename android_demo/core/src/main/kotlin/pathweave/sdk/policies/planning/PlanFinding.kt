@@ -7,11 +7,15 @@
  */
 package pathweave.sdk.policies.planning
 
+import kotlin.math.abs
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Hard
+import pathweave.sdk.supernet.Kind
+import pathweave.sdk.supernet.Limited
+import pathweave.sdk.supernet.Optimised
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.PlanCost
 import pathweave.sdk.supernet.Power
@@ -41,13 +45,17 @@ private class LocalPlan(
 internal class Nearest(val choice: Choice, val byKind: Map<String, Plan>)
 
 /** Chooses among all plans that [evidence] can judge. */
-internal class Planner(private val evidence: PlanEvidence, private val costs: CostModel) {
+internal class Planner(
+    private val evidence: PlanEvidence,
+    private val costs: CostModel,
+    private val kinds: Set<Kind> = Kind.entries.toSet(),
+) {
     private val remote = evidence.remote
     private val fitted = mutableMapOf<Pair<Subnet, Boolean>, List<Decider>>()
     private val local = evidence.paths.flatMap { path ->
         (listOf(emptyList<ExitChoice>()) + path.exitSets).map { prepared(path, it) }
     }
-    private val joint = remote?.let { server ->
+    private val joint = remote?.takeIf { Kind.ASK in kinds }?.let { server ->
         JointPlans(evidence, costs, local.filter { it.plan.exits.isEmpty() }.map { it.asking }, server)
     }
     private val here = mutableMapOf<Power?, List<Family>>()
@@ -115,7 +123,7 @@ internal class Planner(private val evidence: PlanEvidence, private val costs: Co
 
     /** Plans that need no server, kept for all networks. */
     private fun familiesHere(power: Power?): List<Family> = local.flatMap { one ->
-        val abstaining = if (one.abstaining.isEmpty()) null else abstaining(one.plan, Sweep(one.abstaining), power)
+        val abstaining = if (one.abstaining.isEmpty() || Kind.ABSTAIN !in kinds) null else abstaining(one.plan, Sweep(one.abstaining), power)
         listOfNotNull(Family(one.plan.kind, Costs.of(one.route.cost(power))) { _ -> one.plan }, abstaining)
     }
 
@@ -125,7 +133,7 @@ internal class Planner(private val evidence: PlanEvidence, private val costs: Co
     }
 
     private fun asking(one: LocalPlan, uplink: Uplink?, power: Power?): List<Family> {
-        if (remote == null || one.asking.isEmpty()) return emptyList()
+        if (remote == null || one.asking.isEmpty() || Kind.ASK !in kinds) return emptyList()
         val sweep = Sweep(one.asking)
         fun at(number: Int) = one.plan.copy(hard = Hard.Ask(sweep.decider(number), remote.server))
         val asking = Asking(evidence.right(remote.asked(one.route.logits)), remote.call(uplink))
@@ -134,12 +142,14 @@ internal class Planner(private val evidence: PlanEvidence, private val costs: Co
 
     /** The server's model answers everything, or everything that it is sure of; the subnet is the fallback. */
     private fun whole(one: LocalPlan, uplink: Uplink?, power: Power?): List<Family> {
-        if (remote == null || one.plan.exits.isNotEmpty() || one.plan.inputSize != null) return emptyList()
+        if (remote == null || Kind.ASK !in kinds) return emptyList()
+        if (one.plan.exits.isNotEmpty() || one.plan.inputSize != null) return emptyList()
         val plan = one.plan.copy(split = Split(0, emptyList(), emptyList(), remote.server))
         val route = SampleRoute(plan, one.path, evidence, costs, uplink)
         val ranked = ofServer ?: rankings(route, UNFITTED).also { ofServer = it }
         val sweep = Sweep(ranked, route)
-        return listOf(Family(plan.kind, Costs.of(route.cost(power))) { _ -> plan }, abstaining(plan, sweep, power))
+        val certain = Family(plan.kind, Costs.of(route.cost(power))) { _ -> plan }
+        return listOfNotNull(certain, abstaining(plan, sweep, power).takeIf { Kind.ABSTAIN in kinds })
     }
 }
 
@@ -164,4 +174,71 @@ private fun rankings(route: SampleRoute, deciders: List<Decider>) = deciders.map
 internal fun bestSomewhere(front: PlanFront): PlanFront {
     val best = (listOf(null, front.uplink) + UPLINKS.values + GRID).map { front.best(it).plan }.toSet()
     return front.copy(offers = front.offers.filter { it.plan in best })
+}
+
+internal class Family(val kind: String, val costs: Costs, val plan: (Int) -> Plan)
+
+internal class BestPlans(val best: Plan, val byKind: Map<String, Plan>)
+
+/** All plans of all families: what every requirement on one network is judged by. */
+internal class Families(private val families: List<Family>) {
+    /** The number of plans. */
+    val count: Int = families.sumOf { it.costs.count }
+
+    /** The plans that [requirement] puts first; of equals the quickest. */
+    fun best(requirement: Requirement): BestPlans {
+        val byKind = sortedMapOf<String, Judged>()
+        for (family in families) {
+            val found = best(family, requirement)
+            byKind.merge(family.kind, found) { known, new -> if (new < known) new else known }
+        }
+        // of kinds that come out equal the one whose plan was judged first
+        val order = families.withIndex().associate { (at, family) -> family to at }
+        val best = byKind.values.sortedBy { order.getValue(it.family) }
+            .reduce { known, new -> if (new < known) new else known }
+        return BestPlans(best.plan, byKind.mapValues { it.value.plan })
+    }
+
+    private fun best(family: Family, requirement: Requirement): Judged {
+        val costs = family.costs
+        val limits = requirement.limits.map { it to costs.column(it.name) }
+        val optimised = costs.column(requirement.optimise.toString())
+        var best: Judged? = null
+        for (at in 0 until costs.count) {
+            val excess = limits.sumOf { (one, column) -> excess(one, column[at]) }
+            val value = optimised[at]
+            val loss = if (requirement.optimise == Optimised.ACCURACY) -value else value
+            val judged = Judged(family, at, excess, known(loss), known(costs.latencyMs[at]))
+            if (best == null || judged < best) best = judged
+        }
+        return checkNotNull(best)
+    }
+}
+
+private fun known(value: Double) = if (value.isNaN()) Double.POSITIVE_INFINITY else value
+
+/** A plan of a family; the better one is the smaller one. */
+private class Judged(
+    val family: Family,
+    private val number: Int,
+    private val excess: Double,
+    private val loss: Double,
+    private val latencyMs: Double,
+) : Comparable<Judged> {
+    val plan: Plan get() = family.plan(number)
+
+    override fun compareTo(other: Judged): Int = when {
+        excess != other.excess -> excess.compareTo(other.excess)
+        loss != other.loss -> loss.compareTo(other.loss)
+        latencyMs != other.latencyMs -> latencyMs.compareTo(other.latencyMs)
+        else -> 0
+    }
+}
+
+/** By how much a value breaks a limit, in relation to it; what is unknown breaks it infinitely. */
+private fun excess(one: Limited, value: Double): Double = when {
+    if (one.isLeast) value >= one.limit else value <= one.limit -> 0.0
+    value.isNaN() -> Double.POSITIVE_INFINITY
+    one.limit != 0.0 -> abs(value - one.limit) / one.limit
+    else -> value
 }

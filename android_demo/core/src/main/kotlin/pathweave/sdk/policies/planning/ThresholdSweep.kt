@@ -1,14 +1,25 @@
 /**
- * Costs of a plan at every threshold of its decider at once, in closed form. Pure. Mirrors costs/threshold_sweep.py.
+ * Costs of a plan at every threshold of its decider at once, in closed form. Pure.
  *
  * Samples are ordered by ease. The threshold that calls the k hardest ones hard changes only k, so all costs are
  * cumulative sums.
  */
 package pathweave.sdk.policies.planning
 
+import kotlin.math.abs
+import kotlin.math.exp
 import kotlin.math.floor
+import kotlin.math.sqrt
+import pathweave.sdk.InputError
 import pathweave.sdk.execution.ease
+import pathweave.sdk.execution.feature
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.numerics.cholesky
+import pathweave.sdk.numerics.dot
+import pathweave.sdk.numerics.solveLower
+import pathweave.sdk.numerics.solveTransposed
 import pathweave.sdk.supernet.Decider
+import pathweave.sdk.supernet.LogitFeature
 import pathweave.sdk.supernet.PlanCost
 import pathweave.sdk.supernet.Power
 import pathweave.sdk.supernet.UNREACHABLE_CONFIDENCE
@@ -24,10 +35,10 @@ internal class Costs(
     val bytesSent: DoubleArray,
     val peakBytes: DoubleArray,
     val coverage: DoubleArray,
+    val shareAsked: DoubleArray,
 ) {
     val count: Int get() = accuracy.size
 
-    /** The column of this name, as requirements have it. */
     fun column(name: String): DoubleArray = when (name) {
         "accuracy" -> accuracy
         "latency_ms" -> latencyMs
@@ -35,11 +46,11 @@ internal class Costs(
         "energy_mj" -> energyMj
         "bytes_sent" -> bytesSent
         "peak_bytes" -> peakBytes
+        "share_asked" -> shareAsked
         else -> coverage
     }
 
     companion object {
-        /** The columns of one plan. */
         fun of(cost: PlanCost): Costs {
             fun column(value: Double?) = doubleArrayOf(value ?: Double.NaN)
             return Costs(
@@ -50,6 +61,7 @@ internal class Costs(
                 column(cost.bytesSent),
                 column(cost.peakBytes.toDouble()),
                 column(cost.coverage),
+                column(cost.shareAsked),
             )
         }
     }
@@ -70,7 +82,6 @@ internal class Ranking private constructor(
     /** The eases in the order of the samples that reach the end. */
     fun bySample(): DoubleArray = samples.indices.sortedBy { samples[it] }.map { eases[it] }.toDoubleArray()
 
-    /** The decider with the threshold of this number. */
     fun decider(number: Int): Decider {
         val count = hardest[number]
         if (count == eases.size) return everythingIsHard(kind)
@@ -99,7 +110,6 @@ internal class Asking(val correct: BooleanArray, val call: RemoteCall)
 internal class Sweep(private val rankings: List<Ranking>, private val route: SampleRoute = rankings[0].route) {
     private val sizes = rankings.map { it.hardest.size }
 
-    /** The decider with the threshold of this number. */
     fun decider(number: Int): Decider {
         var own = number
         for ((ranking, size) in rankings.zip(sizes)) {
@@ -135,6 +145,7 @@ internal class Sweep(private val rankings: List<Ranking>, private val route: Sam
             bytesSent = column { _, share -> sent + share * call.sizeBytes },
             peakBytes = column { _, _ -> route.peakBytes.toDouble() },
             coverage = column { _, share -> if (asking != null) 1.0 else 1.0 - share },
+            shareAsked = column { _, share -> if (asking != null) share else 0.0 },
         )
     }
 
@@ -189,3 +200,134 @@ internal fun withLimit(decider: Decider, limit: Double): Decider = when (decider
 /** The decider with a threshold that no sample's ease reaches. */
 private fun everythingIsHard(decider: Decider): Decider =
     withLimit(decider, if (decider is Decider.Entropy) Math.nextUp(0.0) else UNREACHABLE_CONFIDENCE)
+
+internal val TOP_TWO = listOf(LogitFeature.TOP_1, LogitFeature.TOP_2) // HI §3.3
+private val ALL_FEATURES = LogitFeature.entries.toList()
+
+private const val RIDGE = 1.0 // of the standardised weights: a few dozen wrong answers must not make them large
+private const val FLOOR = 1e-9 // of the curvature
+private const val ITERATIONS = 50
+private const val MOST_CLASSES = 50 // of more there are too few samples of each
+private const val CONVERGED = 1e-8
+private const val FOLDS = 5 // of cross fitting
+private const val STEEPEST = 30.0 // of the logarithm of the odds while fitting
+
+/**
+ * A decider that estimates the probability of [easy] from [logits] [count, classes].
+ *
+ * The target is usually whether the answer is right; where a server is asked, whether asking it gains nothing. Its
+ * threshold is 0.5 until it is tuned. Null if all samples are easy, or none is: there is nothing to learn. [byClass]:
+ * learn a number for each class that is most probable, or second, where there are at most 50.
+ *
+ * @throws InputError the numbers of samples differ, or a logit is not finite.
+ */
+internal fun fitLogistic(
+    logits: Tensor,
+    easy: BooleanArray,
+    features: List<LogitFeature> = ALL_FEATURES,
+    byClass: Boolean = true,
+): Decider.Logistic? {
+    if (!canBeLearned(logits, easy)) return null
+    val perSample = logits.size / logits.batch
+    val classes = if (byClass && perSample in 2..MOST_CLASSES) perSample else 0
+    val columns = features.map { feature(it, logits) } + if (classes > 0) oneHot(logits, classes) else emptyList()
+    val means = columns.map { it.average() }
+    val spreads = columns.zip(means) { column, mean -> spread(column, mean) }
+    val values = columns.indices.map { at -> DoubleArray(easy.size) { (columns[at][it] - means[at]) / spreads[at] } }
+    val fitted = logisticWeights(values, easy)
+    val own = DoubleArray(columns.size) { fitted[it + 1] / spreads[it] }
+    val bias = fitted[0] - dot(own, means.toDoubleArray())
+    val parts = own.toList()
+    return Decider.Logistic(
+        0.5,
+        features,
+        parts.take(features.size),
+        bias,
+        parts.drop(features.size).take(classes),
+        parts.drop(features.size + classes),
+    )
+}
+
+/**
+ * The decider of all features that ranks left-out samples best, fitted to all of them: with or without a number per
+ * class. Null if all samples are easy, or none is.
+ *
+ * @throws InputError the numbers of samples differ, or a logit is not finite.
+ */
+internal fun fitBestLogistic(logits: Tensor, easy: BooleanArray): Decider.Logistic? {
+    var best: Pair<Decider.Logistic, Double>? = null
+    for (byClass in listOf(true, false)) {
+        val eases = crossFittedEases(logits, easy, byClass) ?: continue
+        val gain = meanGain(eases, easy)
+        if (best != null && gain <= best.second) continue
+        best = fitLogistic(logits, easy, byClass = byClass)?.let { it to gain } ?: best
+    }
+    return best?.first
+}
+
+/** The ease of each sample by a decider that learned from four fifths of the others; null: there is nothing to learn. */
+internal fun crossFittedEases(logits: Tensor, easy: BooleanArray, byClass: Boolean): DoubleArray? {
+    val eases = DoubleArray(easy.size)
+    for (fold in 0 until minOf(FOLDS, easy.size)) {
+        val (leftOut, seen) = easy.indices.partition { it % FOLDS == fold }
+        val decider = fitLogistic(logits.rows(seen), BooleanArray(seen.size) { easy[seen[it]] }, byClass = byClass) ?: return null
+        ease(decider, logits.rows(leftOut)).forEachIndexed { at, found -> eases[leftOut[at]] = found }
+    }
+    return eases
+}
+
+/** How many samples that are not [easy] are sent when the hardest are, on the mean of all shares up to a half. */
+private fun meanGain(eases: DoubleArray, easy: BooleanArray): Double {
+    val order = eases.indices.sortedBy { eases[it] }.take(maxOf(1, eases.size / 2))
+    return order.runningFold(0) { sum, at -> sum + if (easy[at]) 0 else 1 }.drop(1).average()
+}
+
+private fun canBeLearned(logits: Tensor, easy: BooleanArray): Boolean {
+    if (logits.batch != easy.size) throw InputError("there are ${logits.batch} samples and ${easy.size} outcomes")
+    if (!logits.floats().all { it.isFinite() }) throw InputError("a logit is not finite")
+    return easy.any { it } && !easy.all { it }
+}
+
+/** Which class is the most probable, and which the second; of equal ones the lower index comes first. */
+private fun oneHot(logits: Tensor, classes: Int): List<DoubleArray> {
+    val ranked = List(logits.batch) { sample -> (0 until classes).sortedByDescending { logits[sample * classes + it] }.take(2) }
+    return (0..1).flatMap { rank ->
+        List(classes) { number -> DoubleArray(ranked.size) { if (ranked[it][rank] == number) 1.0 else 0.0 } }
+    }
+}
+
+private fun spread(column: DoubleArray, mean: Double): Double {
+    val found = sqrt(column.sumOf { (it - mean) * (it - mean) } / column.size)
+    return if (found == 0.0) 1.0 else found
+}
+
+/** The bias and the weights of the columns [values] that make [targets] most likely. */
+private fun logisticWeights(values: List<DoubleArray>, targets: BooleanArray): DoubleArray {
+    val design = listOf(DoubleArray(targets.size) { 1.0 }) + values
+    val penalty = DoubleArray(design.size) { if (it == 0) 0.0 else RIDGE }
+    val weights = DoubleArray(design.size)
+    for (round in 0 until ITERATIONS) {
+        val odds = odds(design, weights)
+        val missing = DoubleArray(targets.size) { (if (targets[it]) 1.0 else 0.0) - odds[it] }
+        val gradient = DoubleArray(design.size) { dot(design[it], missing) - penalty[it] * weights[it] }
+        val root = cholesky(curvature(design, odds, penalty))
+        val change = solveTransposed(root, solveLower(root, gradient))
+        for (at in weights.indices) weights[at] += change[at]
+        if (change.maxOf(::abs) < CONVERGED) break
+    }
+    return weights
+}
+
+private fun odds(design: List<DoubleArray>, weights: DoubleArray): DoubleArray {
+    val totals = DoubleArray(design[0].size)
+    for ((column, weight) in design.zip(weights.asList())) for (at in totals.indices) totals[at] += weight * column[at]
+    return DoubleArray(totals.size) { 1.0 / (1.0 + exp(-totals[it].coerceIn(-STEEPEST, STEEPEST))) }
+}
+
+/** Its lower triangle, by rows. */
+private fun curvature(design: List<DoubleArray>, odds: DoubleArray, penalty: DoubleArray) = Array(design.size) { row ->
+    val weighted = DoubleArray(odds.size) { design[row][it] * odds[it] * (1 - odds[it]) }
+    DoubleArray(design.size) { column ->
+        if (column > row) 0.0 else dot(weighted, design[column]) + if (column == row) penalty[row] + FLOOR else 0.0
+    }
+}

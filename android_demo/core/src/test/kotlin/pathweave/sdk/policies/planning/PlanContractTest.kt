@@ -107,6 +107,7 @@ private fun requirementOf(json: JsonElement): Requirement {
         limit("energy_mj"),
         limit("bytes_sent"),
         limit("peak_bytes")?.toLong(),
+        limit("share_asked"),
     )
 }
 

@@ -22,15 +22,16 @@ import pathweave.sdk.PathweaveError
 import pathweave.sdk.UsageError
 import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.bundles.compose
-import pathweave.sdk.data.Image
 import pathweave.sdk.data.RawInputs
+import pathweave.sdk.execution.Workspace
 import pathweave.sdk.files.json
 import pathweave.sdk.files.jsonOf
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.numerics.median
 import pathweave.sdk.numerics.percentile
 import pathweave.sdk.policies.AdaptationSettings
-import pathweave.sdk.policies.PlanFinder
+import pathweave.sdk.policies.Wish
+import pathweave.sdk.policies.choose
 import pathweave.sdk.profiling.Profile
 import pathweave.sdk.profiling.Timing
 import pathweave.sdk.profiling.measureInterleaved
@@ -38,8 +39,9 @@ import pathweave.sdk.profiling.profile
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.search.bestWithin
 import pathweave.sdk.session.decodeProfile
-import pathweave.sdk.supernet.Budget
-import pathweave.sdk.supernet.ImageSize
+import pathweave.sdk.supernet.Goal
+import pathweave.sdk.supernet.Kind
+import pathweave.sdk.supernet.Plan
 
 private const val OPENINGS = 7
 private const val CALL_WARMUP = 200 // rounds, for the compiler
@@ -68,8 +70,8 @@ private fun bench(folder: File, images: File, labels: File, profile: Profile, li
     val samples = imagesOf(images.readBytes(), shape)
     val inputs = RawInputs(samples, bundle.manifest.preprocessing, shape)
     val targets = labelsOf(labels.readBytes())
-    val finder = PlanFinder(bundle, runtime, profile, AdaptationSettings(timeLimitS = null))
-    val found = finder.find(inputs, targets, Budget(latencyMs = limits.first))
+    val wish = Wish(Goal(latencyMs = limits.first), setOf(Kind.SUBNETS), Plan(bundle.supernet.original), inputs, targets)
+    val found = choose(wish, Workspace(bundle, runtime), profile, AdaptationSettings(timeLimitS = null))
     val (callMs, rawMs) = AdaptiveModel.open(folder, selfTested = { true }).use { model ->
         calls(model, inputs.take(listOf(0), null), limits.second)
     }
@@ -80,28 +82,16 @@ private fun bench(folder: File, images: File, labels: File, profile: Profile, li
         "first_open_ms" to json(openings[0]),
         "open_ms" to json(percentile(openings.drop(1).sorted(), 0.5)),
         "adapt_seconds" to json(found.seconds),
-        "subnet" to JsonPrimitive(found.subnet.toString()),
-        "best" to JsonPrimitive(bestWithin(found.pool, found.budget)?.subnet.toString()),
+        "subnet" to JsonPrimitive(found.plan.subnet.toString()),
+        "best" to JsonPrimitive(bestWithin(found.pool, found.goal.budget)?.subnet.toString()),
         "pool" to JsonPrimitive(found.pool.size),
-        "subnets_evaluated" to JsonPrimitive(found.subnetsEvaluated),
-        "accuracy_search" to json(found.accuracySearch),
-        "accuracy_holdout" to json(found.accuracyHoldout),
+        "subnets_evaluated" to JsonPrimitive(found.considered),
+        "accuracy_search" to json(found.expected.accuracy),
+        "accuracy_holdout" to json(found.heldOut?.accuracy),
         "call_ms" to json(callMs),
         "raw_ms" to json(rawMs),
     )
 }
-
-/** Images of [shape], channels first, from 8-bit pixels [count, h, w, c]. */
-internal fun imagesOf(pixels: ByteArray, shape: List<Int>): List<Image> {
-    val (channels, height, width) = shape
-    val bytes = channels * height * width
-    return List(pixels.size / bytes) {
-        Image(pixels.copyOfRange(it * bytes, (it + 1) * bytes), ImageSize(height, width), channels)
-    }
-}
-
-/** A class index per byte. */
-internal fun labelsOf(bytes: ByteArray): IntArray = bytes.map { it.toInt() and 0xff }.toIntArray()
 
 /** `model.infer` of the plan in use and ONNX Runtime alone on the same composed model, in turns: medians. */
 private fun calls(model: AdaptiveModel, sample: Tensor, rounds: Int): Pair<Double, Double> {

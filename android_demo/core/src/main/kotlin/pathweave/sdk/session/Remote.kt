@@ -1,6 +1,5 @@
 /**
  * What servers add to a plan's answers: the tails of split plans, and the hard samples. Marks each answer's source.
- * Mirrors device_sdk/session/remote.py.
  */
 package pathweave.sdk.session
 
@@ -37,6 +36,7 @@ import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.RemoteRef
 import pathweave.sdk.supernet.Sends
 import pathweave.sdk.supernet.Split
+import pathweave.sdk.supernet.decodePlan
 
 private const val ESCALATING = "escalating" // events of the adaptation log
 private const val SPLITTING = "splitting"
@@ -50,7 +50,14 @@ private class Told(val link: LinkEstimate, val answerMs: Double)
  * A plan names the server's model. If another one is connected, nothing is sent and the device's own answer stands. The
  * log notes when a server stops answering and when it answers again.
  */
-internal class RemoteAnswers(bundle: Bundle, private val log: AdaptationLog?) : Closeable, RequestListener {
+public class Remote internal constructor(
+    private val bundle: Bundle,
+    private val log: AdaptationLog?,
+    private val use: (Plan) -> Unit = {},
+) {
+    /** Called before the connection changes. */
+    internal var before: () -> Unit = {}
+
     private val digest = bundle.digest
     private val device = bundle.offered.let { manifest ->
         DeviceModel(
@@ -65,7 +72,7 @@ internal class RemoteAnswers(bundle: Bundle, private val log: AdaptationLog?) : 
 
     /** What asks the model that answers samples; null without one. */
     @Volatile
-    var escalator: Escalator? = null
+    internal var escalator: Escalator? = null
         private set
 
     @Volatile
@@ -77,8 +84,19 @@ internal class RemoteAnswers(bundle: Bundle, private val log: AdaptationLog?) : 
     @Volatile
     private var share: AskedShare? = null
 
-    /** Use this model from now on: for samples, or for tails if that is what it runs. Closes the one before. */
-    fun connect(model: RemoteModel) {
+    /** The connected model that answers samples, or else that runs tails; null without a server. */
+    public val model: RemoteModel? get() = escalator?.model ?: tail?.model
+
+    /**
+     * Let a server's model answer what plans send to it: hard samples, or with `NAME:tail` the rest of paths.
+     *
+     * Nothing is sent that its privacy setting forbids: inputs need [pathweave.sdk.offload.Privacy.INPUTS]. An earlier
+     * connection of the same kind ends. A plan that was restored by opening uses the server from here on.
+     *
+     * @throws UsageError its address or its token is none.
+     */
+    public fun connect(model: RemoteModel) {
+        before()
         val old: Closeable?
         synchronized(answering) {
             if (runsTails(model.model)) {
@@ -87,7 +105,7 @@ internal class RemoteAnswers(bundle: Bundle, private val log: AdaptationLog?) : 
                 answering.remove(SPLITTING)
             } else {
                 old = escalator
-                escalator = Escalator(model, device, this)
+                escalator = Escalator(model, device, requests)
                 share = model.share?.let(::AskedShare)
                 answering.remove(ESCALATING)
             }
@@ -95,11 +113,25 @@ internal class RemoteAnswers(bundle: Bundle, private val log: AdaptationLog?) : 
         old?.close()
     }
 
-    /** Whether there is a server. */
-    val isConnected: Boolean get() = escalator != null || tail != null
+    /** Connect to no server any more: what plans send is answered here. May be called twice. */
+    public fun disconnect() {
+        before()
+        close()
+    }
+
+    /**
+     * Run the hybrid that the bundle was made for, with its other half at [server].
+     *
+     * @throws UsageError the bundle is no base of a hybrid.
+     */
+    public fun useHybrid(server: RemoteModel) {
+        val plan = bundle.manifest.hybridPlan ?: throw UsageError("this bundle is no base of a hybrid")
+        connect(server)
+        use(decodePlan(plan.toByteArray()))
+    }
 
     /** Tell [link] of every request for samples from now on; [answerMs]: what the server works on one. */
-    fun tell(link: LinkEstimate?, answerMs: Double = 0.0) {
+    internal fun tell(link: LinkEstimate?, answerMs: Double = 0.0) {
         told = link?.let { Told(it, answerMs) }
     }
 
@@ -108,30 +140,32 @@ internal class RemoteAnswers(bundle: Bundle, private val log: AdaptationLog?) : 
      *
      * @throws UsageError none is connected.
      */
-    fun prober(link: LinkEstimate): LinkProbe =
-        LinkProbe(escalator?.model ?: tail?.model ?: throw UsageError("no server is connected"), link)
+    internal fun prober(link: LinkEstimate): LinkProbe =
+        LinkProbe(model ?: throw UsageError("no server is connected"), link)
 
     /** The server was seen to answer: do not wait until it is asked again. */
-    fun tryAgain() {
+    internal fun tryAgain() {
         escalator?.tryAgain()
     }
 
-    override fun answered(sizeBytes: Long, samples: Int, seconds: Double) {
-        told?.apply { link.record(sizeBytes, seconds, samples * answerMs) }
-    }
+    private val requests = object : RequestListener {
+        override fun answered(sizeBytes: Long, samples: Int, seconds: Double) {
+            told?.apply { link.record(sizeBytes, seconds, samples * answerMs) }
+        }
 
-    override fun failed() {
-        told?.link?.failed()
+        override fun failed() {
+            told?.link?.failed()
+        }
     }
 
     /** Disconnect all servers. Idempotent. */
-    override fun close() {
+    internal fun close() {
         val old = synchronized(answering) { listOfNotNull(escalator, tail).also { escalator = null; tail = null } }
         old.forEach { it.close() }
     }
 
     /** Why a server that [plan] needs cannot be used now; null if all can, or it needs none. */
-    fun whyNot(plan: Plan): String? {
+    internal fun whyNot(plan: Plan): String? {
         val ask = plan.hard as? Hard.Ask
         return plan.split?.let(::splitUnfit) ?: when (val sends = ask?.sends) {
             null -> null
@@ -141,7 +175,7 @@ internal class RemoteAnswers(bundle: Bundle, private val log: AdaptationLog?) : 
     }
 
     /** A warning in the process's log if [plan] needs a server that cannot be used. */
-    fun sayWhatIsMissing(plan: Plan) {
+    internal fun sayWhatIsMissing(plan: Plan) {
         whyNot(plan)?.let { LOG.warning("the plan runs on the device alone: $it") }
     }
 
@@ -150,7 +184,7 @@ internal class RemoteAnswers(bundle: Bundle, private val log: AdaptationLog?) : 
      *
      * [images]: the same samples before they were prepared, if known.
      */
-    fun answer(plan: Plan, loaded: LoadedPlan, tensor: Tensor, images: List<Image>?): Pair<Tensor, List<String>> {
+    internal fun answer(plan: Plan, loaded: LoadedPlan, tensor: Tensor, images: List<Image>?): Pair<Tensor, List<String>> {
         val (split, client, prior) = Triple(plan.split, tail, plan.prior)
         val outcome = when {
             split == null || splitUnfit(split) != null -> // past the split, or as its fallback says

@@ -1,0 +1,289 @@
+/** Evaluating subnets on private samples, and what stands in for labels. */
+package pathweave.sdk.policies
+
+import kotlin.math.abs
+import kotlin.math.exp
+import kotlin.math.ln
+import kotlin.math.sqrt
+import pathweave.sdk.UsageError
+import pathweave.sdk.data.Inputs
+import pathweave.sdk.data.SomeInputs
+import pathweave.sdk.execution.LoadedSegments
+import pathweave.sdk.execution.PagedEdges
+import pathweave.sdk.execution.PlanSegment
+import pathweave.sdk.execution.Workspace
+import pathweave.sdk.execution.corrected
+import pathweave.sdk.execution.eachEdge
+import pathweave.sdk.execution.largestBatch
+import pathweave.sdk.numerics.argmax
+import pathweave.sdk.policies.planning.PlanFront
+import pathweave.sdk.runtimes.LoadedStretch
+import pathweave.sdk.search.Candidate
+import pathweave.sdk.search.DEFAULT_STRATEGY
+import pathweave.sdk.search.PrefixTreeEvaluator
+import pathweave.sdk.search.Stopped
+import pathweave.sdk.search.rows
+import pathweave.sdk.supernet.CostModel
+import pathweave.sdk.supernet.Edge
+import pathweave.sdk.supernet.Goal
+import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.PlanCost
+import pathweave.sdk.supernet.Prior
+import pathweave.sdk.supernet.Supernet
+import pathweave.sdk.supernet.nbytes
+
+private const val SEARCH_S = 20.0
+
+/**
+ * How to adapt. The defaults suit a few hundred private samples.
+ *
+ * [timeLimitS]: for the search, after which the best so far is taken; null to let it end by itself. [batch]: samples
+ * evaluated together at most; fewer where the tensors between two blocks would take more than [batchBytes].
+ * [cacheBytes]: of features that are kept to be used again. [usePrior]: estimate the mix of classes of the samples, and
+ * correct all answers by it if that is certain to help. [cancelled]: ends the search, whose best so far is then taken.
+ * [fillPool]: look for subnets of other latencies too, about as long again, for live update; [keepSamples]: in memory,
+ * until the next adaptation, so that live update searches again when no subnet of the pool keeps the latency.
+ *
+ * @throws UsageError the batch is not above zero.
+ */
+public data class AdaptationSettings(
+    val strategy: String = DEFAULT_STRATEGY,
+    val holdoutShare: Double = 0.3,
+    val seed: Long = 0,
+    val batch: Int = 64,
+    val batchBytes: Long = 32_000_000,
+    val cacheBytes: Long = 64_000_000,
+    val timeLimitS: Double? = SEARCH_S,
+    val usePrior: Boolean = true,
+    val cancelled: () -> Boolean = { false },
+    val fillPool: Boolean = false,
+    val keepSamples: Boolean = false,
+) {
+    init {
+        if (batch < 1) throw UsageError("batch is $batch; it must be at least 1")
+    }
+}
+
+/**
+ * Evaluates subnets on the samples of [inputs] with [labels] at [positions].
+ *
+ * Batches are small where features are large. Under a memory cap, edges leave memory for others, features get at most
+ * half of what the largest edge leaves, and batches are as large as then fits.
+ */
+internal fun makeEvaluator(
+    workspace: Workspace,
+    costModel: CostModel,
+    settings: AdaptationSettings,
+    inputs: Inputs,
+    labels: IntArray,
+    positions: List<Int>,
+): PrefixTreeEvaluator {
+    val (bundle, runtime, capBytes) = workspace
+    val cacheBytes = workspace.roomForFeatures(settings.cacheBytes)
+    var batch = batchWithin(bundle.supernet, settings)
+    var load: (Edge) -> LoadedStretch = { edge -> runtime.load(bundle.stretch(listOf(edge), anySize = true)) }
+    if (capBytes != null) {
+        val roomBytes = capBytes - cacheBytes
+        batch = largestBatch(bundle, eachEdge(bundle), roomBytes, wanted = batch)
+        load = PagedEdges(bundle, runtime, roomBytes, batch)::load
+    }
+    val (some, chosen) = SomeInputs(inputs, positions) to IntArray(positions.size) { labels[positions[it]] }
+    return PrefixTreeEvaluator(bundle.supernet, load, some, chosen, costModel, batch, cacheBytes)
+}
+
+/** The settings' batch, or half as many samples again and again until the tensors at a block's ends fit. */
+internal fun batchWithin(supernet: Supernet, settings: AdaptationSettings): Int {
+    val largestBytes = supernet.edges.filter { it.inputSize == null }.maxOf { edge ->
+        val (start, end) = supernet.ends(edge)
+        start.nbytes + end.nbytes
+    }
+    return generateSequence(settings.batch) { it / 2 }.first { it <= 1 || it * largestBytes <= settings.batchBytes }
+}
+
+/** The full model's answers to [inputs], in place of labels, and the prior that corrected them, if any. */
+internal fun standInLabels(
+    workspace: Workspace,
+    inputs: Inputs,
+    batch: Int,
+    usePrior: Boolean,
+): Pair<IntArray, Prior?> {
+    val whole = listOf(PlanSegment(workspace.bundle.supernet.original.edges, null))
+    val fitting = workspace.largestBatch(whole, wanted = batch)
+    val logits = LoadedSegments(workspace, whole, batch = fitting).use { loaded ->
+        val stretch = checkNotNull(loaded.stretches[0])
+        (0 until inputs.count).chunked(fitting).flatMap { positions ->
+            rows(stretch.run(listOf(inputs.take(positions, null))).last())
+        }
+    }
+    val prior = if (usePrior) findPrior(logits, null) else null
+    return corrected(logits, prior).map(::argmax).toIntArray() to prior
+}
+
+/**
+ * Latencies of a plan on this device when nothing else runs, without preparing the image, which takes [prepareMs].
+ *
+ * [latencyMs]: of a subnet at the goal's percentile, and [medianMs] at the median; of exits the mean, and beside it
+ * [withoutExitsMs], in turns. [intervalMs]: 95 % of [latencyMs]; [withinBudgetProbability]: that it keeps the goal's.
+ * [fullMs]: of the full model in the same circumstances; under a memory cap without room for both, alone, and in pages if
+ * need be. [slowdown]: of the device during the measurement, over quiet.
+ */
+public data class Measured(
+    val latencyMs: Double,
+    val intervalMs: Pair<Double, Double>,
+    val medianMs: Double,
+    val withinBudgetProbability: Double,
+    val fullMs: Double,
+    val slowdown: Double,
+    val prepareMs: Double,
+    val withoutExitsMs: Double? = null,
+)
+
+/** The best plan of its kind; [misses]: the limits that it breaks, with what it has. */
+public data class Option(val plan: Plan, val cost: PlanCost, val misses: Map<String, Double> = emptyMap())
+
+/**
+ * The one result of adapting. [goal]: with its latency in milliseconds.
+ *
+ * [expected]: on the samples that chose; [heldOut]: on the [judged] ones of all [samples] that did not, null without any,
+ * and [fullAccuracy], the full model's on the same. [measured]: null of plans that ask, abstain or are no rival of others.
+ * [byKind]: the best rival of each kind. [accuracyInterval]: 95 % of the accuracy on new samples like these. [considered]:
+ * plans or subnets that were judged. [notes]: what could not be learned, and why. [pool]: the subnets of the search.
+ */
+public data class Found(
+    val plan: Plan,
+    val goal: Goal,
+    val expected: PlanCost,
+    val heldOut: PlanCost?,
+    val measured: Measured?,
+    val byKind: Map<String, Option>,
+    val accuracyInterval: Pair<Double, Double>,
+    val fullAccuracy: Double?,
+    val samples: Int,
+    val judged: Int,
+    val considered: Int,
+    val seconds: Double,
+    val stopped: Stopped,
+    val notes: List<String>,
+    val pool: List<Candidate>,
+    /** What asking from exits spares per sample, by name. */
+    internal val saved: Map<String, Double> = emptyMap(),
+    /** Makes the plans for other networks; null without a server. */
+    internal val front: (() -> PlanFront)? = null,
+)
+
+/** What an adaptation is doing. */
+public enum class AdaptationStage { PROFILE, SEARCH, CONFIRM, JUDGE }
+
+/** How far a stage is: [share] of it, 0 to 1, and a short remark, which may be empty. */
+public data class AdaptationProgress(val stage: AdaptationStage, val share: Double, val note: String = "")
+
+/** Fewer samples give no prior. */
+public const val LEAST_SAMPLES: Int = 20
+
+private const val PSEUDO_SAMPLES = 4.0 // spread as in training: a class that was not seen keeps a share
+private const val ITERATIONS = 200
+private const val TOLERANCE = 1e-6
+private const val FOLDS = 4
+private const val CERTAINTY = 2.0 // standard errors by which samples that it was not estimated on must become likelier
+private const val LEAST_TEMPERATURE = 0.25
+private const val MOST_TEMPERATURE = 8.0
+private const val SEARCH_STEPS = 40
+private const val LEAST_PROBABILITY = 1e-300
+private val GOLDEN = (sqrt(5.0) - 1) / 2
+
+/**
+ * The prior of the samples with [logits] (by sample, one per class) of the full model; null where none is certain to
+ * help.
+ *
+ * [labels]: one per sample, or null: then the mix is estimated from the logits. [temperature]: of the logits; null:
+ * fitted to the labels, or 1 without any. Shares are estimated on three quarters of the samples and judged on the
+ * fourth, in turns: the prior is kept only if it makes those samples more likely by two standard errors.
+ */
+public fun findPrior(logits: List<FloatArray>, labels: IntArray?, temperature: Double? = null): Prior? {
+    val count = logits.size
+    if (count < LEAST_SAMPLES || logits[0].size < 2 || !logits.all { row -> row.all { it.isFinite() } }) return null
+    val scale = temperature ?: if (labels == null) 1.0 else fitTemperature(logits, labels)
+    val likely = logits.map { row -> probabilities(DoubleArray(row.size) { row[it] / scale }) }
+    val gains = DoubleArray(count)
+    for (fold in 0 until FOLDS) {
+        val (own, rest) = (0 until count).partition { it % FOLDS == fold }
+        val estimated = logRatios(rest.map(likely::get), labels?.let { all -> IntArray(rest.size) { all[rest[it]] } })
+        val ratios = DoubleArray(estimated.size) { exp(estimated[it]) }
+        for (at in own) gains[at] = ln(evidence(likely[at], ratios, labels?.get(at)))
+    }
+    val mean = gains.average()
+    val spread = sqrt(gains.sumOf { (it - mean) * (it - mean) } / count)
+    if (mean <= CERTAINTY * spread / sqrt(count.toDouble())) return null
+    return Prior(logRatios(likely, labels).toList(), scale)
+}
+
+/**
+ * The temperature at which [logits] (by sample) over it make [labels] likeliest, 0.25 to 8.
+ *
+ * Under the mix of the labels themselves, so that another mix does not count as overconfidence. Golden-section search
+ * over its logarithm (temperature scaling, Guo et al. 2017).
+ */
+public fun fitTemperature(logits: List<FloatArray>, labels: IntArray): Double {
+    val mix = sharesToLogRatios(labelShares(labels, logits[0].size))
+
+    fun loss(logTemperature: Double): Double {
+        val scale = exp(logTemperature)
+        return -labels.indices.sumOf { at ->
+            val row = logits[at]
+            val likely = probabilities(DoubleArray(row.size) { row[it] / scale + mix[it] })
+            ln(maxOf(likely[labels[at]], LEAST_PROBABILITY))
+        } / labels.size
+    }
+
+    var (low, high) = ln(LEAST_TEMPERATURE) to ln(MOST_TEMPERATURE)
+    repeat(SEARCH_STEPS) {
+        val (first, second) = high - GOLDEN * (high - low) to low + GOLDEN * (high - low)
+        if (loss(first) < loss(second)) high = second else low = first
+    }
+    return exp((low + high) / 2)
+}
+
+/** By class, from calibrated probabilities by sample, or from labels. */
+private fun logRatios(likely: List<DoubleArray>, labels: IntArray?): DoubleArray =
+    sharesToLogRatios(if (labels == null) estimatedShares(likely) else labelShares(labels, likely[0].size))
+
+private fun sharesToLogRatios(shares: DoubleArray) = DoubleArray(shares.size) { ln(shares[it] * shares.size) }
+
+private fun labelShares(labels: IntArray, classes: Int): DoubleArray {
+    val counts = DoubleArray(classes)
+    for (label in labels) counts[label]++
+    return DoubleArray(classes) { (counts[it] + PSEUDO_SAMPLES / classes) / (labels.size + PSEUDO_SAMPLES) }
+}
+
+/** Shares of the classes by expectation maximisation, with pseudo-samples of the uniform mix. */
+private fun estimatedShares(likely: List<DoubleArray>): DoubleArray {
+    val classes = likely[0].size
+    var shares = DoubleArray(classes) { 1.0 / classes }
+    repeat(ITERATIONS) {
+        val responsible = DoubleArray(classes)
+        for (row in likely) {
+            var total = 0.0
+            for (at in row.indices) total += row[at] * shares[at]
+            for (at in row.indices) responsible[at] += row[at] * shares[at] / total
+        }
+        val new = DoubleArray(classes) { (responsible[it] + PSEUDO_SAMPLES / classes) / (likely.size + PSEUDO_SAMPLES) }
+        val moved = new.indices.sumOf { abs(new[it] - shares[it]) }
+        shares = new
+        if (moved < TOLERANCE) return shares
+    }
+    return shares
+}
+
+/** How much likelier a sample is under the new mix; with a label: that label. */
+private fun evidence(likely: DoubleArray, ratios: DoubleArray, label: Int?): Double {
+    var total = 0.0
+    for (at in likely.indices) total += likely[at] * ratios[at]
+    return if (label == null) total else ratios[label] / total
+}
+
+private fun probabilities(logits: DoubleArray): DoubleArray {
+    val most = logits.max()
+    val powers = DoubleArray(logits.size) { exp(logits[it] - most) }
+    val total = powers.sum()
+    return DoubleArray(powers.size) { powers[it] / total }
+}
