@@ -83,7 +83,12 @@ def _java() -> list[str]:
         raise UsageError(
             "the Kotlin core is not compiled here", hint="install a JDK and Maven, then: make test-android"
         )
-    return [java, "-cp", f"{core / 'test-classes'}:{core / 'classes'}:{(core / 'classpath.txt').read_text().strip()}", _MAIN]
+    return [
+        java,
+        "-cp",
+        f"{core / 'test-classes'}:{core / 'classes'}:{(core / 'classpath.txt').read_text().strip()}",
+        _MAIN,
+    ]
 
 
 def _kotlin(java: list[str], folder: Path, work: Path, limit_ms: float, *, quick: bool) -> dict[str, object]:

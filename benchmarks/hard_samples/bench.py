@@ -16,6 +16,7 @@ from benchmarks.hard_samples.judging import SENT, Right, f1, mean_and_low
 from benchmarks.hard_samples.judging import Eases as Scores
 from benchmarks.hard_samples.photographs import photograph_rows
 from benchmarks.hard_samples.pooled import pooled_rows
+from benchmarks.hard_samples.router_fitting import fit_router
 from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.reference_bundles import load_part, package_pretrained
 from benchmarks.support.sources import Logits, logits_from
@@ -29,7 +30,6 @@ from device_sdk.policies.deciding.decider_fitting import (
     fit_best_logistic,
     fit_logistic,
 )
-from device_sdk.policies.deciding.router_fitting import fit_router
 from device_sdk.policies.deciding.thresholds import fewest_asked
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel

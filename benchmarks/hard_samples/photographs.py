@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from benchmarks.hard_samples.judging import SENT, Pair
+from benchmarks.hard_samples.router_fitting import fit_router
 from benchmarks.real_size.photographs import load_photographs
 from benchmarks.runner.run import BenchOptions
 from benchmarks.support.bundles import cache_folder
@@ -27,7 +28,6 @@ from device_sdk.policies.deciding.decider_fitting import (
     fit_logistic,
     fit_pool,
 )
-from device_sdk.policies.deciding.router_fitting import fit_router
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.deciders.port import ease
 from device_sdk.supernet.plan import Decider, Entropy, Margin, MaxConfidence

@@ -1,4 +1,4 @@
-"""What binds the two bundles of a hybrid."""
+"""The facts that bind the two bundles of a hybrid."""
 
 from __future__ import annotations
 

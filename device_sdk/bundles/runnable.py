@@ -1,4 +1,4 @@
-"""What of a bundle a runtime can run, and the golden outputs that prove it."""
+"""The part of a bundle that a runtime can run, and the golden outputs that prove it."""
 
 from __future__ import annotations
 

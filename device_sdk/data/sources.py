@@ -1,4 +1,4 @@
-"""Where images come from: the kind of a source, and a report of what was left out."""
+"""Sources of images: telling their kind, and a report of what was left out."""
 
 from __future__ import annotations
 

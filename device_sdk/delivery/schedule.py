@@ -1,4 +1,4 @@
-"""When a transfer is tried again, and when it is given up."""
+"""The schedule of a transfer: pauses before another attempt, and the end of all attempts."""
 
 from __future__ import annotations
 

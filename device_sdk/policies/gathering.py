@@ -1,4 +1,4 @@
-"""What a choice starts from: settings, checked samples, the mix of their classes, and those that are held back."""
+"""Settings and samples of a choice: checked, some held back, the mix of their classes estimated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wanted of a plan: one quantity to optimise, limits on the others."""
+"""Goals of a plan: one quantity to optimise, limits on the others."""
 
 from __future__ import annotations
 

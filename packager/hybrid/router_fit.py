@@ -4,7 +4,7 @@ loss, its threshold tuned to a coverage (Alg. 2).
 Sums over samples are means here, so that a loss does not grow with the batch. A router's two scores are the
 probabilities of a softmax: r0 is ``ease``, r1 is 1 − ``ease``, and r1 − r0 lies between −1 and 1.
 
-The result is the ``Router`` that devices run. ``device_sdk/policies/deciding/router_fitting`` fits the same network on
+The result is the ``Router`` that devices run. ``benchmarks/hard_samples/router_fitting`` fits the same network on
 a device, without the coverage penalty.
 """
 

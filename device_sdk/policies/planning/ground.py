@@ -14,7 +14,6 @@ from device_sdk.policies.costs.evidence import Evidence
 from device_sdk.policies.costs.route import Route
 from device_sdk.policies.costs.threshold_sweep import Ranking
 from device_sdk.policies.deciding.decider_fitting import TOP_TWO, Viewed, fit_best_logistic, fit_logistic
-from device_sdk.policies.deciding.router_fitting import fit_router_if_better
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import CostModel
 from device_sdk.supernet.plan import (
@@ -26,8 +25,6 @@ from device_sdk.supernet.plan import (
     Subnet,
 )
 from device_sdk.supernet.supernet import Supernet
-
-_ROUTER_SAMPLES = 300  # below, a router has nothing to learn from
 
 
 @dataclass(frozen=True)
@@ -99,9 +96,6 @@ class Ground:
         best = fit_best_logistic(logits, easy, views=viewed)
         logistic = None if best is None else best.decider
         fitted: list[Decider | None] = [fit_logistic(logits, easy, features=TOP_TWO, by_class=False), logistic]
-        if server is not None and best is not None and len(logits) >= _ROUTER_SAMPLES:
-            router = fit_router_if_better(logits, easy, best.eases, views=viewed)
-            fitted.append(None if router is None else router.decider)
         return [*UNFITTED, *(decider for decider in fitted if decider is not None)]
 
     def _gains_nothing(self, own: Array, server: RemoteRef | None) -> npt.NDArray[np.bool_]:

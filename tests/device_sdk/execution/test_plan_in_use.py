@@ -95,7 +95,7 @@ import asyncio, os, sys
 import numpy as np
 from device_sdk.errors import ForkedError
 from device_sdk.session.adaptive_model import AdaptiveModel
-from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.goal import Goal
 
 folder, state = sys.argv[1:]
 images, tensor = np.zeros((4, 20, 20, 3), np.uint8), np.zeros((1, 3, 20, 20), np.float32)
@@ -105,8 +105,9 @@ ways = {
     "infer": lambda: model.infer(tensor),
     "answer_async": lambda: asyncio.run(model.acall(images)),
     "warm_up": model.warm_up,
-    "adapt": lambda: model.adapt(images, np.arange(4) % 3, Budget(latency_ms=1000)),
-    "calibrate": lambda: model.calibrate(images, np.arange(4) % 3),
+    "adapt": lambda: model.adapt(images, Goal(latency_ms=1000), labels=np.arange(4) % 3),
+    "live": model.live.start,
+    "remote": lambda: model.remote.connect(None),
     "profile": model.profile,
     "memory_cap_bytes": lambda: setattr(model, "memory_cap_bytes", 50_000_000),
     "set_exits": lambda: model.exits.hold(()),

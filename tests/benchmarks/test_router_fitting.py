@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.hard_samples.router_fitting import RouterSettings, fit_router, fit_router_if_better
 from device_sdk.errors import InputError
 from device_sdk.policies.deciding.decider_fitting import Viewed, cross_fitted_eases, fit_logistic, mean_gain
-from device_sdk.policies.deciding.router_fitting import RouterSettings, fit_router, fit_router_if_better
 from device_sdk.supernet.deciders.port import Seen, ease
 from device_sdk.supernet.plan import Abstain, Edge, Plan, Subnet, decode_plan, encode_plan
 
