@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from device_sdk import __version__
 
 if TYPE_CHECKING:
+    from device_sdk.data.datasets import load_dataset
     from device_sdk.errors import PathweaveError
     from device_sdk.live.elastic import ElasticSettings
     from device_sdk.live.switching import LiveSettings
@@ -41,6 +42,7 @@ _HOME = {
     "RemoteModel": "device_sdk.offload.remote_model",
     "Running": "device_sdk.session.answer",
     "Uplink": "device_sdk.supernet.cost",
+    "load_dataset": "device_sdk.data.datasets",
     "plan_head": "device_sdk.session.heads",
 }
 
@@ -59,6 +61,7 @@ __all__ = [
     "Running",
     "Uplink",
     "__version__",
+    "load_dataset",
     "open",
     "plan_head",
 ]

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 PUBLIC_NAMES = {
     *("AdaptiveModel", "Answer", "Running", "Plan", "plan_head", "PathweaveError"),
-    *("open", "Goal", "Found", "Uplink", "Power", "RemoteModel"),
+    *("open", "load_dataset", "Goal", "Found", "Uplink", "Power", "RemoteModel"),
     *("AdaptationSettings", "ElasticSettings", "LiveSettings"),
 }
 MOST_NAMES, MOST_MEMBERS, MOST_COMMANDS = 18, 18, 12  # what a person can hold in the head
