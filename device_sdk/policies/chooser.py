@@ -199,40 +199,49 @@ def _planned(
     resolved = goal.resolved(goal.latency_ms if goal.latency_ratio is None else goal.latency_ratio * full_ms)
     subnets, base = [here.plan.subnet], here.plan.subnet
     if "subnets" in kinds:
-        pool, base = () if found is None else found.result.pool, original
-        subnets = shortlist(original, pool, resolved.latency_ms, [here.plan.subnet, *here.known])
-    known = collect(workspace, costs, subnets, samples, here.servers, kinds=kinds, progress=progress)
-    least = None if goal.max_drop is None else max(known.accuracy(base) - goal.max_drop, _LEAST_ACCURACY)
+        pool, known, base = ((), here.known, original) if found is None else (found.result.pool, (), original)
+        subnets = shortlist(original, pool, resolved.latency_ms, [here.plan.subnet, *known])
+    answered = collect(workspace, costs, subnets, samples, here.servers, kinds=kinds, progress=progress)
+    least = None if goal.max_drop is None else max(answered.accuracy(base) - goal.max_drop, _LEAST_ACCURACY)
     requirement, network = resolved.requirement(least_accuracy=least), here.servers.network
     timed_exits = "exits" in kinds
-    planner = known.planner(kinds, max_drop=goal.max_drop, timed_exits=timed_exits)
+    planner = answered.planner(kinds, max_drop=goal.max_drop, timed_exits=timed_exits)
     choice = planner.best(requirement, network, here.power)
     notes, timed = here.servers.notes, _timed_exits(workspace, choice, samples.inputs) if confirm else None
     if timed is not None and _fails(timed, resolved):
         notes = (*notes, f"exits are left out: with them calls took {timed[0]:.3g} ms, without {timed[1]:.3g} ms")
-        planner, timed = known.planner([kind for kind in kinds if kind != "exits"], timed_exits=timed_exits), None
+        planner, timed = answered.planner([kind for kind in kinds if kind != "exits"], timed_exits=timed_exits), None
         choice = planner.best(requirement, network, here.power)
     if found is not None and goal.is_budget and choice.kind == "subnet":
-        plain = _confirmed(samples, goal, found, here, settings)
-        by_kind = {**choice.by_kind, **plain.by_kind}
-        rival = _more_accurate(choice, plain.expected.accuracy or 0.0)
-        timed = None if rival is None else _timed_exits(workspace, rival, samples.inputs)
-        if rival is None or (timed is not None and _fails(timed, resolved)):
+        rivals = [one for kind, one in choice.by_kind.items() if kind != "subnet" and not one.misses]
+        try:
+            plain = _confirmed(samples, goal, found, here, settings)
+        except InfeasibleBudgetError:  # what fits as predicted is too slow when it is measured
+            if not rivals:
+                raise
+            plain = None
+        rival = max(rivals, key=_accuracy, default=None)
+        if plain is not None and rival is not None and _accuracy(rival) <= (plain.expected.accuracy or 0.0):
+            rival = None
+        if rival is not None:
+            choice = replace(choice, plan=planner.finished(rival.plan, requirement), cost=rival.cost)
+            timed = _timed_exits(workspace, choice, samples.inputs)
+        if plain is not None and (rival is None or (timed is not None and _fails(timed, resolved))):
+            by_kind = {**choice.by_kind, **plain.by_kind}
             chosen = replace(plain.choice, by_kind=by_kind, considered=choice.considered)
             return replace(plain, choice=chosen, notes=notes)
-        choice = replace(rival, by_kind=by_kind)
     measured = None
     if timed is not None:
         measured = _mean(timed, full_ms, prepare_ms(samples.inputs, choice.plan.subnet))
     elif found is not None and choice.kind == "subnet":
         choice, measured = _fitting(choice, planner, requirement, found, here, samples.inputs)
     full_cost = None
-    if original in known.evidence.ends:
-        full_cost = known.held_out(Plan(original).with_prior(workspace.prior))
+    if original in answered.evidence.ends:
+        full_cost = answered.held_out(Plan(original).with_prior(workspace.prior))
     return Found(
         choice=choice,
         goal=resolved,
-        held_out=known.held_out(choice.plan, network, here.power),
+        held_out=answered.held_out(choice.plan, network, here.power),
         measured=measured,
         accuracy_interval=accuracy_interval(choice.cost.accuracy or 0.0, len(samples.labels)),
         full_accuracy=None if full_cost is None else full_cost.accuracy,
@@ -286,16 +295,8 @@ def _front(planner: PromisedPlans, requirement: Requirement, here: Here) -> Plan
     )
 
 
-def _more_accurate(choice: Choice, accuracy: float) -> Choice | None:
-    """The most accurate plan that keeps all limits and is none of a subnet alone, if it is above ``accuracy``.
-
-    The subnets that fit as predicted may be slower when they are measured.
-    """
-    others = [one for kind, one in choice.by_kind.items() if kind != "subnet" and not one.misses]
-    best = max(others, key=lambda one: one.cost.accuracy or 0.0, default=None)
-    if best is None or (best.cost.accuracy or 0.0) <= accuracy:
-        return None
-    return replace(choice, plan=best.plan, cost=best.cost)
+def _accuracy(one: Option) -> float:
+    return one.cost.accuracy or 0.0
 
 
 def _fails(timed: Sequence[float], goal: Goal) -> bool:
