@@ -65,6 +65,7 @@ def run(bundle, runtime, slow_profile, tiny_bundle):
         labels=tiny_bundle.labels,
         own_profile=None,
         plan=None,
+        factor=1.0,
         **settings,
     ):
         here = Here(
