@@ -42,17 +42,18 @@ COMMANDS = {
 
 # Earlier names of commands, and what to write now.
 MOVED: dict[str, str] = {
-    "calibrate": "adapt --consider exits",
-    "doctor": "package --check",
-    "jobs": "admin jobs",
-    "key": "sign key",
-    "package-hybrid": "package --pair",
-    "place": "fetch --exit-memory-mb",
-    "plan": "adapt --consider all",
-    "plan-hybrid": "adapt --consider hybrid",
-    "release": "sign release",
-    "split": "adapt --consider split",
-    "token": "admin token",
+    "bench": "python -m benchmarks",
+    "calibrate": "pathweave adapt --consider exits",
+    "doctor": "pathweave package --check",
+    "jobs": "pathweave admin jobs",
+    "key": "pathweave sign key",
+    "package-hybrid": "pathweave package --pair",
+    "place": "pathweave fetch --exit-memory-mb",
+    "plan": "pathweave adapt --consider all",
+    "plan-hybrid": "pathweave adapt --consider hybrid",
+    "release": "pathweave sign release",
+    "split": "pathweave adapt --consider split",
+    "token": "pathweave admin token",
 }
 
 # The extra that installs a module. An import error of a module that is not listed is a bug.
@@ -169,7 +170,7 @@ class LazyCommands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in MOVED:
-            raise UsageError(f"`pathweave {cmd_name}` is now `pathweave {MOVED[cmd_name]}`")
+            raise UsageError(f"`pathweave {cmd_name}` is now `{MOVED[cmd_name]}`")
         return load_command(cmd_name) if cmd_name in command_table() else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
