@@ -205,10 +205,12 @@ def _kinds(consider: str | None) -> set[str]:
 
 def _usable(model: AdaptiveModel, server: str | None, server_model: str | None) -> set[str]:
     """All kinds of plans for which everything is there."""
-    kinds = {"subnets", "abstain"}
+    from device_sdk.policies.planning.proposers import that_need
+
+    kinds = set(that_need(None))
     kinds |= {"exits"} if model.exits.held else set()
-    kinds |= {"split"} if server is not None else set()
-    return kinds | ({"ask"} if server_model is not None else set())
+    kinds |= set(that_need("tails")) if server is not None else set()
+    return kinds | (set(that_need("answers")) if server_model is not None else set())
 
 
 def _uplink(network: str | None, mbps: float | None, round_trip_ms: float) -> Uplink | None:

@@ -27,6 +27,7 @@ from device_sdk.policies.gathering import AdaptationSettings, Samples, accuracy_
 from device_sdk.policies.planning.choice import Choice, Option
 from device_sdk.policies.planning.front import PlanFront, make_front
 from device_sdk.policies.planning.planner import PromisedPlans
+from device_sdk.policies.planning.proposers import may_be_faster
 from device_sdk.policies.planning.server_evidence import Servers
 from device_sdk.policies.subnet_search import (
     EQUAL_LATENCY,
@@ -48,7 +49,6 @@ _SUBNETS = 12  # of the pool that other kinds of plans are made of
 _SLOWEST = 3.0  # times the budget: exits and servers rarely save more
 _CHOSEN_AGAIN, _STRICTER = 4, 0.95  # times that a subnet may measure too slow; how much stricter the limit gets
 _LEAST_ACCURACY = 1e-6  # that a requirement can state
-_MAY_BE_FASTER = frozenset(["exits", "ask", "split"])  # than every subnet alone
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def choose(
         try:
             found = _search(samples, goal, here, estimates=estimates, settings=settings, progress=progress)
         except InfeasibleBudgetError:
-            if not _MAY_BE_FASTER & set(kinds):
+            if not may_be_faster(kinds):
                 raise
     if found is not None and goal.is_budget and set(kinds) == {"subnets"}:
         chosen = _confirmed(samples, goal, found, here, settings)

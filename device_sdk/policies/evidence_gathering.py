@@ -17,6 +17,7 @@ from device_sdk.policies.exits.placed_exits import DROPS, exit_choices, exit_set
 from device_sdk.policies.gathering import Samples
 from device_sdk.policies.measured_splits.measuring import Received, answers_in_few_bits, few_bits_ms
 from device_sdk.policies.planning.planner import Planner, PromisedPlans
+from device_sdk.policies.planning.proposers import that_need
 from device_sdk.policies.planning.server_evidence import Servers
 from device_sdk.progress import Progress
 from device_sdk.supernet.cost import CostModel, PlanCost, Power
@@ -115,10 +116,10 @@ def collect(
             )
             task.advance()
     views, received, supernet = {}, Received(), workspace.supernet
-    if {"ask", "abstain"} & set(kinds):
+    if set(kinds) - {"subnets", "exits"}:
         for subnet in _affordable(affordable, _VIEWS_S, lambda one: VIEWS * count * costs.latency_ms(one) / 1e3):
             views[subnet] = answer_views(workspace, subnet, samples.inputs, batch=_BATCH)
-    if servers.tails is not None and "split" in kinds:
+    if servers.tails is not None and any(one in kinds for one in that_need("tails")):
         own_size = [subnet for subnet in affordable if not subnet.input_size]
         for subnet in _affordable(own_size, _FEW_BITS_S, lambda one: count * few_bits_ms(supernet, one, costs) / 1e3):
             received |= answers_in_few_bits(workspace, subnet, samples.inputs)

@@ -18,7 +18,7 @@ from device_sdk.policies.costs.answers import answer_everywhere
 from device_sdk.policies.deciding.decider_fitting import fit_pool
 from device_sdk.policies.found import Found
 from device_sdk.policies.gathering import AdaptationSettings
-from device_sdk.policies.planning.proposers import considered
+from device_sdk.policies.planning.proposers import Need, considered, that_need
 from device_sdk.policies.planning.server_evidence import Servers
 from device_sdk.profiling.profile import Profile
 from device_sdk.profiling.profile import profile as measure_profile
@@ -67,14 +67,22 @@ class Choosing:
             UsageError: an unknown kind, or one that lacks what it needs; says what.
         """
         asked, tails = self._remote.asked_model, self._remote.tail_model
-        usable = ["ask"] if asked is not None and asked.privacy == "inputs" else []
-        usable += ["split"] if tails is not None and tails.privacy != "never" else []
-        kinds = considered(consider, goal, usable)
-        for kind, model, sent in (("ask", asked, "inputs"), ("split", tails, "activations")):
-            if kind not in kinds or kind in usable or (kind == "split" and estimates):
+        usable: dict[Need, str] = {}
+        if asked is not None and asked.privacy == "inputs":
+            usable["answers"] = "ask"
+        if tails is not None and tails.privacy != "never":
+            usable["tails"] = "split"
+        kinds = considered(consider, goal, usable.values())
+        needed: tuple[tuple[Need, RemoteModel | None, str], ...] = (
+            ("answers", asked, "inputs"),
+            ("tails", tails, "activations"),
+        )
+        for need, model, sent in needed:
+            kind = next((one for one in that_need(need) if one in kinds), None)
+            if kind is None or need in usable or (kind == "split" and estimates):
                 continue
             if model is None:
-                answers = "answers samples" if kind == "ask" else "runs tails, NAME:tail"
+                answers = "answers samples" if need == "answers" else "runs tails, NAME:tail"
                 raise UsageError(f"no server is connected that {answers}", hint="model.remote.connect(RemoteModel(…))")
             hint = f'allow it with privacy="{sent}"'
             raise UsageError(f"{model.model} may be sent {_allowed(model)}; to {kind} needs {sent}", hint=hint)
@@ -143,7 +151,7 @@ class Choosing:
                 progress=progress,
             )
         servers = Servers()
-        if {"ask", "split"} & set(kinds):
+        if any(one in kinds for one in (*that_need("answers"), *that_need("tails"))):
             servers = self._corrected(self._remote.gather(inputs, pixels, uplink=uplink, progress=progress))
         here = Here(workspace, profile(), plan, known, servers, power)
         try:

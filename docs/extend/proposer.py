@@ -22,7 +22,7 @@ from device_sdk.policies.costs.expected_cost import expected_cost
 from device_sdk.policies.costs.threshold_sweep import Costs
 from device_sdk.policies.planning.choice import Family, always
 from device_sdk.policies.planning.ground import Ground
-from device_sdk.policies.planning.proposers import PROPOSERS
+from device_sdk.policies.planning.proposers import PROPOSERS, Proposer
 from device_sdk.supernet.cost import Power
 from device_sdk.supernet.plan import Abstain, Margin
 
@@ -41,4 +41,4 @@ def propose_margins(
             yield Family(KIND, Costs.of(cost), always(plan))
 
 
-PROPOSERS[KIND] = propose_margins
+PROPOSERS[KIND] = Proposer(propose_margins)

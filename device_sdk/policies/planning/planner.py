@@ -17,13 +17,11 @@ from device_sdk.policies.deciding.thresholds import Promise
 from device_sdk.policies.joint_thresholds.plans import JointPlans
 from device_sdk.policies.planning.choice import Choice, Families, Family, Option
 from device_sdk.policies.planning.ground import Ground
-from device_sdk.policies.planning.proposers import PROPOSERS
+from device_sdk.policies.planning.proposers import PROPOSERS, that_need
 from device_sdk.supernet.cost import CostModel, Power
 from device_sdk.supernet.goal import Requirement
 from device_sdk.supernet.plan import ExitChoice, Plan, RemoteRef, Subnet
 from device_sdk.supernet.supernet import Supernet
-
-_NEED_NO_SERVER = ("subnets", "abstain")
 
 
 class Planner:
@@ -55,7 +53,7 @@ class Planner:
     ) -> None:
         self._supernet, self._evidence, self._costs = supernet, evidence, cost_model
         self._kinds = frozenset(["subnets", *(PROPOSERS if kinds is None else kinds)])
-        asks = privacy == "inputs" and "ask" in self._kinds
+        asks = privacy == "inputs" and bool(self._kinds.intersection(that_need("answers")))
         self._ground = Ground(
             supernet,
             evidence,
@@ -110,15 +108,15 @@ class Planner:
         """All families, kept for further requirements on the same network."""
         if self._last is None or self._last[:2] != (network, power):
             if power not in self._here:
-                self._here[power] = self._proposed(_NEED_NO_SERVER, None, power)
-            others = [kind for kind in PROPOSERS if kind not in _NEED_NO_SERVER]
+                self._here[power] = self._proposed(that_need(None), None, power)
+            others = [*that_need("answers"), *that_need("tails")]
             found = [*self._here[power], *self._proposed(others, network, power)]
             self._last = network, power, Families(found)
         return self._last[2]
 
     def _proposed(self, kinds: Sequence[str], network: Network | None, power: Power | None) -> list[Family]:
         heard = [PROPOSERS[kind] for kind in kinds if kind in self._kinds]
-        return [family for propose in heard for family in propose(self._ground, network, power, self._kinds)]
+        return [family for one in heard for family in one.propose(self._ground, network, power, self._kinds)]
 
     def _option(self, plan: Plan, requirement: Requirement, network: Network | None, power: Power | None) -> Option:
         cost = expected_cost(self._supernet, plan, self._evidence, self._costs, network, power)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from device_sdk.errors import UsageError
 from device_sdk.policies.costs.evidence import Network
@@ -16,8 +17,11 @@ from device_sdk.policies.planning.proposers.running_here import propose_running_
 from device_sdk.supernet.cost import Power
 from device_sdk.supernet.goal import KINDS, Goal
 
+Need = Literal["answers", "tails"]
+"""Of a connected server: its model's answers to samples, or that it runs the rest of paths."""
 
-class Proposer(Protocol):
+
+class Families(Protocol):
     """The port of proposers."""
 
     def __call__(
@@ -26,13 +30,36 @@ class Proposer(Protocol):
         """Families of plans on ``network``, None for none; ``kinds``: everything that is considered beside its own."""
 
 
+@dataclass(frozen=True)
+class Proposer:
+    """A kind of plan. ``propose``: yields its plans.
+
+    ``needs``: of a connected server; None for nothing.
+    ``may_be_faster``: than every subnet alone, so that it is heard where no subnet keeps the latency.
+    """
+
+    propose: Families
+    needs: Need | None = None
+    may_be_faster: bool = False
+
+
 PROPOSERS: dict[str, Proposer] = {
-    "subnets": propose_running_here,
-    "abstain": propose_abstaining,
-    "ask": propose_asking,
-    "split": propose_crossing,
+    "subnets": Proposer(propose_running_here),
+    "abstain": Proposer(propose_abstaining),
+    "ask": Proposer(propose_asking, needs="answers", may_be_faster=True),
+    "split": Proposer(propose_crossing, needs="tails", may_be_faster=True),
 }
 """By the kind that ``consider`` names. ``subnets`` always runs; ``exits`` change what all others start from."""
+
+
+def that_need(need: Need | None) -> list[str]:
+    """The kinds that need this of a connected server."""
+    return [kind for kind, one in PROPOSERS.items() if one.needs == need]
+
+
+def may_be_faster(kinds: Collection[str]) -> bool:
+    """True if some of ``kinds`` may keep a latency that no subnet alone keeps."""
+    return any(kind == "exits" or (kind in PROPOSERS and PROPOSERS[kind].may_be_faster) for kind in kinds)
 
 
 def considered(kinds: Collection[str] | None, goal: Goal, servers: Collection[str]) -> frozenset[str]:
