@@ -35,8 +35,10 @@ class Operator:
         self.served = self.folder / "bundles"
         shutil.copytree(ROOT / "tests" / "contract" / "bundle", self.served / "reference")
         for name in ("root-1", "root-2", "root-3", "release-1", "release-2"):
-            self.run(f"key new {name}")
-        self.run("key list new bundles/keys --root root-1.pub --root root-2.pub --threshold 2 --release release-1.pub")
+            self.run(f"sign key new {name}")
+        self.run(
+            "sign key list new bundles/keys --root root-1.pub --root root-2.pub --threshold 2 --release release-1.pub"
+        )
         self.sign_list("root-1", "root-2")
         shutil.copy(self.served / "keys" / "1.json", self.folder / "pinned.json")
 
@@ -50,14 +52,14 @@ class Operator:
 
     def sign_list(self, *names: str) -> None:
         for name in names:
-            last = self.run(f"key list sign bundles/keys --key {name}.key")
+            last = self.run(f"sign key list sign bundles/keys --key {name}.key")
         assert last["complete"]
 
     def release(self, version: int, key: str = "release-1", days: float = 30) -> None:
         """Give the bundle a version, and release it."""
         path = self.served / "reference" / "manifest.json"
         path.write_text(json.dumps(json.loads(path.read_bytes()) | {"version": version}))
-        self.run(f"release sign bundles/reference --keys bundles/keys --key {key}.key --expires-days {days}")
+        self.run(f"sign release sign bundles/reference --keys bundles/keys --key {key}.key --expires-days {days}")
 
     def parts(self) -> dict[str, bytes]:
         return {name: (self.served / "reference" / name).read_bytes() for name in ("manifest.json", "release.json")}
@@ -128,7 +130,7 @@ def device(operator, tmp_path):
 def test_keys_rotate_and_a_revoked_one_installs_nothing(operator, device):
     assert device.version() == 1
     operator.run(
-        "key list next bundles/keys --add-root root-3.pub --remove-root root-1.pub"
+        "sign key list next bundles/keys --add-root root-3.pub --remove-root root-1.pub"
         " --add-release release-2.pub --remove-release release-1.pub"
     )
     operator.sign_list("root-1", "root-2", "root-3")
@@ -139,7 +141,7 @@ def test_keys_rotate_and_a_revoked_one_installs_nothing(operator, device):
     shutil.copy(operator.folder / "pinned.json", revoked / "1.json")
     path = operator.served / "reference" / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_bytes()) | {"version": 3}))
-    operator.run(f"release sign bundles/reference --keys {revoked} --key release-1.key")
+    operator.run(f"sign release sign bundles/reference --keys {revoked} --key release-1.key")
     (operator.served / "keys" / "2.json").unlink()  # an attacker who has the old key and the server
     assert device.version() == 2
     assert "not signed by a release key of key list 2" in device.failure
@@ -155,7 +157,7 @@ def test_a_frozen_server_is_told_and_the_installed_bundle_goes_on(operator, devi
     assert "the release of reference 1 expired" in device.failure
     with pytest.raises(ExpiredError, match="newer ones may be withheld"):
         Device(device.address, device.pinned, device.state.with_name("new device")).version()
-    [renewed] = operator.run("release renew bundles --keys bundles/keys --key release-1.key")["releases"]
+    [renewed] = operator.run("sign release renew bundles --keys bundles/keys --key release-1.key")["releases"]
     assert renewed["renewed"]
     assert Device(device.address, device.pinned, device.state.with_name("new device")).version() == 1
 
@@ -187,7 +189,7 @@ def test_a_clock_that_jumps_neither_brings_back_the_expired_nor_loses_the_instal
         Device(device.address, device.pinned, device.state.with_name("new device")).version_at(now_s + 1000 * DAY_S)
     assert device.version_at(0) == (1, "unchanged")
     time.sleep(2)
-    operator.run("release renew bundles --keys bundles/keys --key release-1.key")
+    operator.run("sign release renew bundles --keys bundles/keys --key release-1.key")
     assert device.version_at(time.time()) == (1, "unchanged")
     operator.put(release=expired["release.json"])
     version, failure = device.version_at(now_s)  # set back to when the old release was valid

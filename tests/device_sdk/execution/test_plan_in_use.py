@@ -136,7 +136,7 @@ def test_whatever_a_forked_child_calls_it_is_told_at_once(tiny_bundle, slow_stat
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     *told, parent = done.stdout.splitlines()
-    assert len(told) == 9
+    assert len(told) == 10
     assert [line for line in told if not line.endswith(" ForkedError")] == []
     assert parent == "parent (4, 3)"
 
