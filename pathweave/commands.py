@@ -55,7 +55,7 @@ def _print_demo(result: DemoResult) -> None:
             f"{device.measured_ms:.3f}",
             f"{device.accuracy_local:.1%}",
             f"{device.share_early:.0%}",
-            f"{device.share_escalated:.0%}",
+            f"{device.share_asked:.0%}",
             f"{device.accuracy_with_server:.1%}",
             f"{device.full_accuracy_local:.1%}",
         )

@@ -17,7 +17,7 @@ from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.execution.loaded_segments import corrected
 from device_sdk.execution.outcome import AFTER_FAILURE, AT_END, AT_SERVER, Outcome
 from device_sdk.logs.adaptation_log import AdaptationLog, Escalating, Splitting
-from device_sdk.offload.escalation import Escalator
+from device_sdk.offload.asking import AskClient
 from device_sdk.offload.link_estimate import LinkEstimate, LinkProbe, PlannedTail, ServerWait
 from device_sdk.offload.packing import Activations
 from device_sdk.offload.remote_calls import RemoteReply
@@ -46,7 +46,7 @@ class RemoteAnswers:
         self._bundle = bundle
         self._log = log
         self._lock = threading.Lock()  # guards all that follows
-        self._escalator: Escalator | None = None
+        self._asking: AskClient | None = None
         self._tail: TailClient | None = None
         self._answering: dict[type, bool] = {}
         self._link: LinkEstimate | None = None
@@ -55,7 +55,7 @@ class RemoteAnswers:
 
     def connect(self, model: RemoteModel) -> None:
         """Use this model from now on: for samples, or for tails if that is what it runs. Closes the one before."""
-        old: Escalator | TailClient | None
+        old: AskClient | TailClient | None
         if runs_tails(model.model):
             shape = self._bundle.manifest.cut_points[-1].tensors[0].shape
             tail = TailClient(model, bundle=self._bundle.digest, output_shape=shape)
@@ -63,17 +63,17 @@ class RemoteAnswers:
                 old, self._tail = self._tail, tail
                 self._answering.pop(Splitting, None)
         else:
-            escalator = self._escalator_to(model)
+            client = self._client_to(model)
             with self._lock:
-                old, self._escalator = self._escalator, escalator
+                old, self._asking = self._asking, client
                 self._share = None if model.share is None else AskedShare(model.share)
                 self._answering.pop(Escalating, None)
         if old is not None:
             old.close()
 
-    def _escalator_to(self, model: RemoteModel) -> Escalator:
+    def _client_to(self, model: RemoteModel) -> AskClient:
         manifest = self._bundle.manifest
-        return Escalator(
+        return AskClient(
             model,
             class_names=manifest.task.class_names,
             input_shape=manifest.cut_points[0].tensors[0].shape,
@@ -92,8 +92,8 @@ class RemoteAnswers:
     @property
     def asked_model(self) -> RemoteModel | None:
         """The connected model that answers samples."""
-        escalator = self._escalator
-        return None if escalator is None else escalator.model
+        client = self._asking
+        return None if client is None else client.model
 
     @property
     def tail_model(self) -> RemoteModel | None:
@@ -104,7 +104,7 @@ class RemoteAnswers:
     @property
     def is_connected(self) -> bool:
         """True if a server is connected."""
-        return self._escalator is not None or self._tail is not None
+        return self._asking is not None or self._tail is not None
 
     def prober(self, link: LinkEstimate, tail: PlannedTail | None = None) -> LinkProbe:
         """Probe that measures the round trip to the connected server; with ``tail`` its load counts too.
@@ -112,7 +112,7 @@ class RemoteAnswers:
         Raises:
             UsageError: none is connected.
         """
-        connected = self._escalator or self._tail
+        connected = self._asking or self._tail
         if connected is None:
             raise UsageError("no server is connected")
         wait: ServerWait | None = None
@@ -129,7 +129,7 @@ class RemoteAnswers:
 
     def try_again(self) -> None:
         """The server was seen to answer: do not wait until it is asked again."""
-        for client in (self._escalator, self._tail):
+        for client in (self._asking, self._tail):
             if client is not None:
                 client.try_again()
 
@@ -146,8 +146,8 @@ class RemoteAnswers:
     def close(self) -> None:
         """Disconnect all servers. Idempotent."""
         with self._lock:
-            old = (self._escalator, self._tail)
-            self._escalator = self._tail = self._share = None
+            old = (self._asking, self._tail)
+            self._asking = self._tail = self._share = None
         for client in old:
             if client is not None:
                 client.close()
@@ -165,7 +165,7 @@ class RemoteAnswers:
         See ``policies.planning.server_evidence``.
         """
         return ask_servers(
-            self._escalator,
+            self._asking,
             self._tail,
             self._bundle,
             inputs,
@@ -184,8 +184,8 @@ class RemoteAnswers:
         progress: Progress,
     ) -> Servers:
         """The same of one model, connected or not, that answers samples."""
-        with contextlib.closing(self._escalator_to(model)) as escalator:
-            return ask_servers(escalator, None, self._bundle, inputs, images, uplink=uplink, progress=progress)
+        with contextlib.closing(self._client_to(model)) as client:
+            return ask_servers(client, None, self._bundle, inputs, images, uplink=uplink, progress=progress)
 
     def why_not(self, plan: Plan) -> str | None:
         """Why a server that ``plan`` needs cannot be used now; None if all can, or it needs none."""
@@ -282,12 +282,12 @@ class RemoteAnswers:
         """True if the plan's server is connected, may be sent to, and is not in a pause after failures."""
         if not isinstance(hard, Ask):
             return False
-        client = self._escalator if hard.sends == "input" else self._tail
+        client = self._asking if hard.sends == "input" else self._tail
         return self._ask_unfit(hard) is None and client is not None and client.ready
 
     def _ask_unfit(self, ask: Ask) -> str | None:
         if ask.sends == "input":
-            return self._escalator_unfit(ask.server)
+            return self._asking_unfit(ask.server)
         return self._tail_unfit(ask.server, ask.sends)
 
     def _ask(
@@ -304,21 +304,21 @@ class RemoteAnswers:
             if tail is None or outcome.kept is None or self._tail_unfit(ask.server, ask.sends) is not None:
                 return None
             return self._run_tail(tail, ask.sends, ask.tail, outcome.kept.of(positions))
-        escalator = self._escalator
-        if escalator is None or self._escalator_unfit(ask.server) is not None:
+        client = self._asking
+        if client is None or self._asking_unfit(ask.server) is not None:
             return None
-        reply = escalator.answer(tensor[positions], _chosen(images, positions), digest=ask.server.digest)
+        reply = client.answer(tensor[positions], _chosen(images, positions), digest=ask.server.digest)
         return self._noted(Escalating, reply)
 
     def _ask_all(
         self, server: RemoteRef, tensor: Array, images: npt.NDArray[np.uint8] | Image.Image | None
     ) -> Array | None:
         """The logits of the server's model for the whole batch; None if there are none."""
-        escalator = self._escalator
-        if escalator is None:
+        client = self._asking
+        if client is None:
             return None
         every = np.arange(len(tensor))
-        return self._noted(Escalating, escalator.answer(tensor, _chosen(images, every), digest=server.digest))
+        return self._noted(Escalating, client.answer(tensor, _chosen(images, every), digest=server.digest))
 
     def _run_tail(
         self,
@@ -333,14 +333,14 @@ class RemoteAnswers:
 
     def _split_unfit(self, split: Split) -> str | None:
         if split.is_whole:
-            return self._escalator_unfit(split.server)
+            return self._asking_unfit(split.server)
         return self._tail_unfit(split.server, split.position)
 
     def _tail_unfit(self, server: RemoteRef, position: int) -> str | None:
         return _unfit(None if self._tail is None else self._tail.model, server, sends_inputs=position == 0)
 
-    def _escalator_unfit(self, server: RemoteRef) -> str | None:
-        return _unfit(None if self._escalator is None else self._escalator.model, server, sends_inputs=True)
+    def _asking_unfit(self, server: RemoteRef) -> str | None:
+        return _unfit(None if self._asking is None else self._asking.model, server, sends_inputs=True)
 
     def _noted(self, event: type[Escalating] | type[Splitting], reply: RemoteReply) -> Array | None:
         """The reply's output; the log says when a server stops answering, and when it answers again."""

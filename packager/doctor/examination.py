@@ -68,7 +68,7 @@ class Examination:
     conclusion: str = ""
 
     def described(self) -> dict[str, Any]:
-        """The output of ``pathweave package --check --json``; the count of architectures is text, since it may exceed 2^53."""
+        """The output of ``pathweave package --check --json``; ``architecture_count`` is text: it may exceed 2^53."""
         return asdict(self) | {"architecture_count": str(self.architecture_count)}
 
 

@@ -27,7 +27,7 @@ NAME = "digits"  # of the bundle
 _DEVICE_FIELDS = (  # in the summary
     *("budget_ratio", "budget_ms", "subnet", "predicted_ms", "measured_ms", "full_ms", "measured_ratio"),
     *("accuracy_local", "full_accuracy_local", "subnets_evaluated"),
-    *("accuracy_with_server", "share_early", "share_escalated", "exits", "resumed"),
+    *("accuracy_with_server", "share_early", "share_asked", "exits", "resumed"),
 )
 
 

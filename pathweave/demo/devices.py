@@ -73,7 +73,7 @@ class DeviceResult:
     Latencies are medians at batch 1, calls back to back, when nothing else runs; ``full_ms`` is the full model's,
     ``measured_ratio`` relates ``measured_ms`` to it. Accuracies are on ``held_back_samples``: of the subnet alone,
     of the full model, and of the device with the server, where ``share_early`` of the samples took an exit and
-    ``share_escalated`` were answered by the server. ``class_mix``: private samples per class; ``resumed``: number of
+    ``share_asked`` were answered by the server. ``class_mix``: private samples per class; ``resumed``: number of
     resumed transfers; ``log_lines``: number of uploaded events.
     """
 
@@ -88,7 +88,7 @@ class DeviceResult:
     full_accuracy_local: float
     accuracy_with_server: float
     share_early: float
-    share_escalated: float
+    share_asked: float
     exits: tuple[str, ...]
     resumed: int
     log_lines: int
@@ -140,7 +140,7 @@ def simulate(ratio: float, *, delivery: Delivery, cut: bool, seed: int, progress
             full_accuracy_local=full_accuracy,
             accuracy_with_server=float(served.right.mean()),
             share_early=served.share_early,
-            share_escalated=served.share_escalated,
+            share_asked=served.share_asked,
             exits=tuple(choice.exit for choice in served_plan.exits if choice.threshold < UNREACHABLE_CONFIDENCE),
             resumed=_times_resumed(model),
             log_lines=_upload_log(model, delivery),
@@ -182,7 +182,7 @@ def _answering(delivery: Delivery) -> RemoteModel:
 class _Served:
     right: npt.NDArray[np.bool_]  # [samples]
     share_early: float
-    share_escalated: float
+    share_asked: float
 
 
 def _classify_with_server(model: AdaptiveModel, samples: ImageDataset, delivery: Delivery) -> _Served:
@@ -193,7 +193,7 @@ def _classify_with_server(model: AdaptiveModel, samples: ImageDataset, delivery:
     return _Served(
         right=answer.output.argmax(axis=1) == samples.labels,
         share_early=sum(source.startswith("exit ") for source in answer.source) / len(samples),
-        share_escalated=sum(source == SERVER for source in answer.source) / len(samples),
+        share_asked=sum(source == SERVER for source in answer.source) / len(samples),
     )
 
 

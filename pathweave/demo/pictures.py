@@ -169,8 +169,8 @@ def answers_picture(devices: Sequence[DeviceResult]) -> str:
     rows = []
     for number, device in enumerate(devices):
         top = number * (BAR_HEIGHT + BAR_GAP) + 4
-        rest = 1 - device.share_early - device.share_escalated
-        shares = (("early", device.share_early), ("end", rest), ("server", device.share_escalated))
+        rest = 1 - device.share_early - device.share_asked
+        shares = (("early", device.share_early), ("end", rest), ("server", device.share_asked))
         parts = [label(f"{device.name} device", x=0, y=top + 18, class_="strong heading")]
         left = float(ROW_LEFT)
         for source, share in shares:

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.inputs import Inputs
 from device_sdk.errors import PathweaveError, ProtocolError, TransferError
+from device_sdk.offload.asking import AskClient
 from device_sdk.offload.client import request_overhead_bytes
-from device_sdk.offload.escalation import Escalator
 from device_sdk.offload.remote_calls import default_transport
 from device_sdk.offload.remote_model import LogarithmicPool, Privacy, RemoteModel
 from device_sdk.offload.tail import TailClient, measure_uplink, server_profile
@@ -50,7 +50,7 @@ class Servers:
 
 
 def ask_servers(
-    escalator: Escalator | None,
+    client: AskClient | None,
     tails: TailClient | None,
     bundle: Bundle,
     inputs: Inputs,
@@ -70,8 +70,8 @@ def ask_servers(
         uplink: planned with instead of the measured one.
     """
     servers = Servers()
-    if escalator is not None and escalator.model.privacy == "inputs":
-        servers = _with_answers(servers, escalator, inputs, images, uplink, progress)
+    if client is not None and client.model.privacy == "inputs":
+        servers = _with_answers(servers, client, inputs, images, uplink, progress)
     if tails is not None and tails.model.privacy != "never":
         servers = _with_tails(servers, tails, bundle, uplink)
     return servers
@@ -79,27 +79,27 @@ def ask_servers(
 
 def _with_answers(
     servers: Servers,
-    escalator: Escalator,
+    client: AskClient,
     inputs: Inputs,
     images: Sequence[npt.NDArray[np.uint8]] | None,
     uplink: Uplink | None,
     progress: Progress,
 ) -> Servers:
     try:
-        measured = _measured_uplink(escalator.model)
-        logits = _all_answers(escalator, inputs, images, progress)
-        one_ms = _time_of_one_ms(escalator, inputs, images)
+        measured = _measured_uplink(client.model)
+        logits = _all_answers(client, inputs, images, progress)
+        one_ms = _time_of_one_ms(client, inputs, images)
     except PathweaveError as error:
         return replace(servers, notes=(*servers.notes, f"no server is asked: {error}"))
-    size = _mean_request_bytes(escalator, inputs, images)
-    asked = RemoteRef(escalator.model.model, escalator.digest)
+    size = _mean_request_bytes(client, inputs, images)
+    asked = RemoteRef(client.model.model, client.digest)
     network = Network(
         uplink=uplink or measured,
         answer_ms={asked: max(one_ms - measured.transfer_ms(size), 0.0)},
         input_bytes=size,
-        overhead_bytes=request_overhead_bytes(escalator.model.model),
+        overhead_bytes=request_overhead_bytes(client.model.model),
     )
-    return replace(servers, privacy="inputs", network=network, asked=asked, logits=logits, pool=escalator.model.pool)
+    return replace(servers, privacy="inputs", network=network, asked=asked, logits=logits, pool=client.model.pool)
 
 
 def _with_tails(servers: Servers, client: TailClient, bundle: Bundle, uplink: Uplink | None) -> Servers:
@@ -151,40 +151,40 @@ def _measured_uplink(model: RemoteModel) -> Uplink:
 
 
 def _all_answers(
-    escalator: Escalator, inputs: Inputs, images: Sequence[npt.NDArray[np.uint8]] | None, progress: Progress
+    client: AskClient, inputs: Inputs, images: Sequence[npt.NDArray[np.uint8]] | None, progress: Progress
 ) -> Array:
     """Logits [count, classes] of all samples, in requests that each keep the model's time-out."""
-    count, size = len(inputs), escalator.model.max_batch
+    count, size = len(inputs), client.model.max_batch
     if images is not None and len({image.shape for image in images}) > 1:
         size = 1
     found = []
     with progress.task("ask the server", count) as task:
         for start in range(0, count, size):
             stop = min(start + size, count)
-            found.append(_answer(escalator, inputs.take(np.arange(start, stop)), _pixels(images, start, stop)))
+            found.append(_answer(client, inputs.take(np.arange(start, stop)), _pixels(images, start, stop)))
             task.advance(stop - start)
     return np.concatenate(found)
 
 
-def _time_of_one_ms(escalator: Escalator, inputs: Inputs, images: Sequence[npt.NDArray[np.uint8]] | None) -> float:
+def _time_of_one_ms(client: AskClient, inputs: Inputs, images: Sequence[npt.NDArray[np.uint8]] | None) -> float:
     def timed(number: int) -> float:
         tensor, pixels = inputs.take(np.array([number])), _pixels(images, number, number + 1)
         started = time.perf_counter()
-        _answer(escalator, tensor, pixels)
+        _answer(client, tensor, pixels)
         return (time.perf_counter() - started) * 1e3
 
     return median(timed(number % len(inputs)) for number in range(_TIMED))
 
 
-def _mean_request_bytes(escalator: Escalator, inputs: Inputs, images: Sequence[npt.NDArray[np.uint8]] | None) -> int:
+def _mean_request_bytes(client: AskClient, inputs: Inputs, images: Sequence[npt.NDArray[np.uint8]] | None) -> int:
     """Of one sample; JPEGs differ in size."""
     places = range(0, len(inputs), max(1, len(inputs) // _SIZED))
-    sizes = [escalator.request_bytes(inputs.take(np.array([at])), _pixels(images, at, at + 1)) for at in places]
+    sizes = [client.request_bytes(inputs.take(np.array([at])), _pixels(images, at, at + 1)) for at in places]
     return round(sum(sizes) / len(sizes))
 
 
-def _answer(escalator: Escalator, tensors: Array, images: npt.NDArray[np.uint8] | None) -> Array:
-    reply = escalator.answer(tensors, images)
+def _answer(client: AskClient, tensors: Array, images: npt.NDArray[np.uint8] | None) -> Array:
+    reply = client.answer(tensors, images)
     if reply.output is None:
         raise TransferError(f"the server does not answer: {reply.failure}")
     return reply.output

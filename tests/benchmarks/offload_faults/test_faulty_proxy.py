@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.offload_faults.faulty_proxy import FaultyProxy, faulty_proxy
 from device_sdk.data.preprocessing import Preprocessing
-from device_sdk.offload.escalation import Escalator
+from device_sdk.offload.asking import AskClient
 from device_sdk.offload.remote_calls import CircuitBreaker
 from device_sdk.offload.remote_model import RemoteModel
 
@@ -44,15 +44,15 @@ def proxy(upstream) -> Iterator[FaultyProxy]:
 
 
 def ask(proxy: FaultyProxy, *, timeout_s: float = 5.0):
-    escalator = Escalator(
+    client = AskClient(
         RemoteModel(server=proxy.url, model="bright:images", privacy="inputs", timeout_s=timeout_s),
         class_names=["red", "green", "blue"],
         input_shape=(3, 4, 5),
         preprocessing=Preprocessing(scale=1.0, mean=(0.0,) * 3, std=(1.0,) * 3),
         breaker=CircuitBreaker(clock=time.monotonic, failures=100),
     )
-    reply = escalator.answer(TENSORS, IMAGES)
-    escalator.close()
+    reply = client.answer(TENSORS, IMAGES)
+    client.close()
     return reply
 
 

@@ -6,7 +6,7 @@ import pytest
 from device_sdk.data.image_files import decode_jpeg, encode_all
 from device_sdk.data.preprocessing import prepare
 from device_sdk.errors import InputError
-from device_sdk.offload.escalation import Escalator
+from device_sdk.offload.asking import AskClient
 from device_sdk.offload.open_inference import InferRequest, NamedTensor, encode_request
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.runtimes import OnnxRuntime
@@ -45,9 +45,9 @@ def test_an_empty_batch_is_refused(jpegs):
         jpegs.take(request(np.empty(0, object)))
 
 
-def escalator(url, tiny_bundle, **settings):
+def client(url, tiny_bundle, **settings):
     manifest = tiny_bundle.manifest
-    return Escalator(
+    return AskClient(
         RemoteModel(server=url, model="tiny:jpeg", timeout_s=20.0, **settings),
         class_names=manifest.task.class_names,
         input_shape=manifest.cut_points[0].tensors[0].shape,
@@ -61,7 +61,7 @@ def test_a_device_sends_jpegs_and_gets_the_answers_of_the_decoded_images(server,
     model = OnnxRuntime(threads=1).load(tiny_bundle.stretch(tiny_bundle.supernet.original.edges))
     sizes = []
     for quality in (95, 30):
-        asked = escalator(server.url, tiny_bundle, privacy="inputs", jpeg_quality=quality)
+        asked = client(server.url, tiny_bundle, privacy="inputs", jpeg_quality=quality)
         decoded = np.stack([decode_jpeg(one, channels=3) for one in encode_all(images, quality=quality)])
         right = model.run([prepare(decoded, manifest.preprocessing, input_shape=(3, 20, 20))])[0]
         for known in (images, None):
@@ -75,7 +75,7 @@ def test_a_device_sends_jpegs_and_gets_the_answers_of_the_decoded_images(server,
 @pytest.mark.parametrize("privacy", ["never", "activations"])
 def test_a_jpeg_is_an_input_for_privacy(server, tiny, tiny_bundle, privacy):
     tensors = prepare(tiny.images[:1], tiny_bundle.manifest.preprocessing, input_shape=(3, 20, 20))
-    assert "privacy" in escalator(server.url, tiny_bundle, privacy=privacy).answer(tensors, tiny.images[:1]).failure
+    assert "privacy" in client(server.url, tiny_bundle, privacy=privacy).answer(tensors, tiny.images[:1]).failure
 
 
 def test_a_damaged_jpeg_is_refused_over_http(server):

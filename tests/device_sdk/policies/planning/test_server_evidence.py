@@ -15,7 +15,7 @@ METADATA = ModelMetadata(
 
 
 class Sizes:
-    """What an escalator says of a request's size, without a server."""
+    """What an client says of a request's size, without a server."""
 
     def request_bytes(self, tensors, images):
         return fill(Agreement("jpeg", METADATA), tensors, images, preprocessing=PREPROCESSING).size_bytes

@@ -203,11 +203,11 @@ public class AdaptiveModel private constructor(
         if (settings.fillPool && !goal.limitsLatency) {
             throw UsageError("live update keeps a latency, and the goal has none", "set Goal(latencyMs = …)")
         }
-        val escalator = remote.escalator
-        val asks = if (escalator?.model?.privacy == Privacy.INPUTS) setOf(Kind.ASK) else emptySet()
+        val client = remote.client
+        val asks = if (client?.model?.privacy == Privacy.INPUTS) setOf(Kind.ASK) else emptySet()
         val kinds = considered(consider, goal, asks)
         val profile = profileBlocking { onProgress(AdaptationProgress(AdaptationStage.PROFILE, it)) }
-        val wish = Wish(goal, kinds, plan, samples, labels, live.latency.subnets, escalator, uplink, power)
+        val wish = Wish(goal, kinds, plan, samples, labels, live.latency.subnets, client, uplink, power)
         val found = try {
             choose(wish, inUse.lendWorkspace(), profile, settings, onProgress = onProgress)
         } catch (error: InfeasibleBudgetError) {

@@ -21,7 +21,7 @@ import pathweave.sdk.execution.Workspace
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.numerics.argmax
 import pathweave.sdk.numerics.median
-import pathweave.sdk.offload.Escalator
+import pathweave.sdk.offload.AskClient
 import pathweave.sdk.offload.Privacy
 import pathweave.sdk.offload.measureUplink
 import pathweave.sdk.policies.costs.Answering
@@ -76,7 +76,7 @@ private val PYTHONS = setOf(Kind.SPLIT, Kind.HYBRID)
 /**
  * What is wanted, and on what: [kinds] of plans, rivals of [inUse] on [inputs] with [labels] [count], or null.
  *
- * [known]: subnets of an earlier choice; [escalator]: of the connected server, if any; [uplink]: instead of the measured
+ * [known]: subnets of an earlier choice; [client]: of the connected server, if any; [uplink]: instead of the measured
  * one; [power]: of the device.
  */
 internal class Wish(
@@ -86,7 +86,7 @@ internal class Wish(
     val inputs: Inputs,
     val labels: IntArray?,
     val known: List<Subnet> = emptyList(),
-    val escalator: Escalator? = null,
+    val client: AskClient? = null,
     val uplink: Uplink? = null,
     val power: Power? = null,
 )
@@ -122,9 +122,9 @@ private fun requireMeans(wish: Wish, supernet: Supernet) {
         wish.goal.certainty != null -> "a certainty is promised by Python's planner only" to "leave it out"
         wish.kinds.any { it in PYTHONS } -> "splits and hybrids are planned by Python" to "take its plan with use"
         Kind.EXITS in wish.kinds && supernet.exits.isEmpty() -> "there are no exits here" to "hold some with exits.hold"
-        Kind.ASK in wish.kinds && wish.escalator == null ->
+        Kind.ASK in wish.kinds && wish.client == null ->
             "no server is connected that answers samples" to "model.remote.connect(RemoteModel(…))"
-        Kind.ASK in wish.kinds && wish.escalator?.model?.privacy != Privacy.INPUTS ->
+        Kind.ASK in wish.kinds && wish.client?.model?.privacy != Privacy.INPUTS ->
             "the server must not be sent inputs" to "allow it with Privacy.INPUTS"
         else -> return
     }
@@ -146,7 +146,7 @@ private class Choosing(
     private val notes = mutableListOf<String>()
     private val searches = Kind.SUBNETS in wish.kinds
     private var prior = wish.inUse.prior
-    private val remote = if (Kind.ASK in wish.kinds) asked(checkNotNull(wish.escalator)) else null
+    private val remote = if (Kind.ASK in wish.kinds) asked(checkNotNull(wish.client)) else null
     private val labels = (wish.labels ?: remote?.let { argmax(it.logits) } ?: standIns()).also(::checkLabels)
     private val split = // of the samples: those that choose, and those that judge
         if (searches || labels.size >= FEW_SAMPLES) searchPositions(labels, settings.holdoutShare, settings.seed)
@@ -191,22 +191,22 @@ private class Choosing(
     }
 
     /** The server's answers to all samples, and the way to it; null with a note if it does not answer. */
-    private fun asked(escalator: Escalator): RemoteEvidence? = try {
-        val model = escalator.model
+    private fun asked(client: AskClient): RemoteEvidence? = try {
+        val model = client.model
         val measured = measureUplink(HttpTransport(model.token), model.server)
-        val logits = Tensor.joined((0 until inputs.count).chunked(model.maxBatch).map { answer(escalator, it) })
-        val onceMs = median(List(TIMED) { timedMs { answer(escalator, listOf(0)) } })
-        val sizeBytes = escalator.requestBytes(inputs.take(listOf(0), null), images(listOf(0)))
+        val logits = Tensor.joined((0 until inputs.count).chunked(model.maxBatch).map { answer(client, it) })
+        val onceMs = median(List(TIMED) { timedMs { answer(client, listOf(0)) } })
+        val sizeBytes = client.requestBytes(inputs.take(listOf(0), null), images(listOf(0)))
         val answerMs = maxOf(onceMs - measured.transferMs(sizeBytes), 0.0)
-        val server = RemoteRef(model.model, escalator.digest)
+        val server = RemoteRef(model.model, client.digest)
         RemoteEvidence(server, logits, wish.uplink ?: measured, sizeBytes, answerMs, model.pool)
     } catch (error: TransferError) {
         notes += "no server is asked: ${error.message}"
         null
     }
 
-    private fun answer(escalator: Escalator, positions: List<Int>): Tensor {
-        val reply = escalator.answer(inputs.take(positions, null), images(positions))
+    private fun answer(client: AskClient, positions: List<Int>): Tensor {
+        val reply = client.answer(inputs.take(positions, null), images(positions))
         return reply.output ?: throw TransferError("the server does not answer: ${reply.failure}")
     }
 

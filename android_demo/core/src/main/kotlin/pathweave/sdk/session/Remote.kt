@@ -22,7 +22,7 @@ import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.offload.Activations
 import pathweave.sdk.offload.AskedShare
 import pathweave.sdk.offload.DeviceModel
-import pathweave.sdk.offload.Escalator
+import pathweave.sdk.offload.AskClient
 import pathweave.sdk.offload.LinkEstimate
 import pathweave.sdk.offload.LinkProbe
 import pathweave.sdk.offload.RemoteModel
@@ -72,7 +72,7 @@ public class Remote internal constructor(
 
     /** What asks the model that answers samples; null without one. */
     @Volatile
-    internal var escalator: Escalator? = null
+    internal var client: AskClient? = null
         private set
 
     @Volatile
@@ -85,7 +85,7 @@ public class Remote internal constructor(
     private var share: AskedShare? = null
 
     /** The connected model that answers samples, or else that runs tails; null without a server. */
-    public val model: RemoteModel? get() = escalator?.model ?: tail?.model
+    public val model: RemoteModel? get() = client?.model ?: tail?.model
 
     /**
      * Let a server's model answer what plans send to it: hard samples, or with `NAME:tail` the rest of paths.
@@ -104,8 +104,8 @@ public class Remote internal constructor(
                 tail = TailClient(model, digest, device.outputShape)
                 answering.remove(SPLITTING)
             } else {
-                old = escalator
-                escalator = Escalator(model, device, requests)
+                old = client
+                client = AskClient(model, device, requests)
                 share = model.share?.let(::AskedShare)
                 answering.remove(ESCALATING)
             }
@@ -145,7 +145,7 @@ public class Remote internal constructor(
 
     /** The server was seen to answer: do not wait until it is asked again. */
     internal fun tryAgain() {
-        escalator?.tryAgain()
+        client?.tryAgain()
     }
 
     private val requests = object : RequestListener {
@@ -160,7 +160,7 @@ public class Remote internal constructor(
 
     /** Disconnect all servers. Idempotent. */
     internal fun close() {
-        val old = synchronized(answering) { listOfNotNull(escalator, tail).also { escalator = null; tail = null } }
+        val old = synchronized(answering) { listOfNotNull(client, tail).also { client = null; tail = null } }
         old.forEach { it.close() }
     }
 
@@ -169,7 +169,7 @@ public class Remote internal constructor(
         val ask = plan.hard as? Hard.Ask
         return plan.split?.let(::splitUnfit) ?: when (val sends = ask?.sends) {
             null -> null
-            Sends.Input -> escalatorUnfit(ask.server)
+            Sends.Input -> askingUnfit(ask.server)
             is Sends.Activations -> tailUnfit(ask.server, sends.position)
         }
     }
@@ -222,7 +222,7 @@ public class Remote internal constructor(
         tensor: Tensor,
         images: List<Image>?,
     ): Pair<Tensor, List<String>> {
-        val model = escalator?.model?.takeIf { policy.sends == Sends.Input } // whose pool and share count
+        val model = client?.model?.takeIf { policy.sends == Sends.Input } // whose pool and share count
         val keptShare = share?.takeIf { model != null }
         val early = outcome.asking.flatMap { it.samples }
         val atEnd = hardAt(plan, outcome, setOf(AT_END, AFTER_FAILURE)) {
@@ -245,7 +245,7 @@ public class Remote internal constructor(
     private fun isReady(hard: Hard): Boolean {
         if (hard !is Hard.Ask) return false
         return when (val sends = hard.sends) {
-            Sends.Input -> escalatorUnfit(hard.server) == null && escalator?.ready == true
+            Sends.Input -> askingUnfit(hard.server) == null && client?.ready == true
             is Sends.Activations -> tailUnfit(hard.server, sends.position) == null && tail?.ready == true
         }
     }
@@ -266,15 +266,15 @@ public class Remote internal constructor(
             if (client == null || kept == null || tailUnfit(ask.server, sends.position) != null) return null
             return runTail(client, sends.position, ask.tail, kept.of(positions))
         }
-        val client = escalator
-        if (client == null || escalatorUnfit(ask.server) != null) return null
+        val client = client
+        if (client == null || askingUnfit(ask.server) != null) return null
         val reply = client.answer(tensor.rows(positions), images?.slice(positions), ask.server.digest)
         return noted(ESCALATING, reply)
     }
 
     /** The logits of the server's model for the whole batch; null if there are none. */
     private fun askAll(server: RemoteRef, tensor: Tensor, images: List<Image>?): Tensor? =
-        escalator?.let { noted(ESCALATING, it.answer(tensor, images, server.digest)) }
+        client?.let { noted(ESCALATING, it.answer(tensor, images, server.digest)) }
 
     private fun runTail(
         client: TailClient,
@@ -285,11 +285,11 @@ public class Remote internal constructor(
     ): Tensor? = noted(SPLITTING, client.run(Activations(digest, position, path, features), bits))
 
     private fun splitUnfit(split: Split): String? =
-        if (split.isWhole) escalatorUnfit(split.server) else tailUnfit(split.server, split.position)
+        if (split.isWhole) askingUnfit(split.server) else tailUnfit(split.server, split.position)
 
     private fun tailUnfit(server: RemoteRef, position: Int): String? = unfit(tail?.model, server, position)
 
-    private fun escalatorUnfit(server: RemoteRef): String? = unfit(escalator?.model, server, position = 0)
+    private fun askingUnfit(server: RemoteRef): String? = unfit(client?.model, server, position = 0)
 
     /** The reply's output; the log says when a server stops answering, and when it answers again. */
     private fun noted(event: String, reply: RemoteReply): Tensor? {

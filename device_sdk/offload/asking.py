@@ -1,4 +1,4 @@
-"""Escalation of hard samples to a server's model; after a failure or time-out the device's result is used."""
+"""Sending hard samples to a server's model; after a failure or time-out the device's result is used."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from device_sdk.runtimes.port import Array
 from device_sdk.transports.port import Clock, Transport
 
 
-class Escalator:
+class AskClient:
     """Runs samples on the server's model. Never raises, never exceeds the time-out. Thread-safe.
 
     Before the first request, and after any failure, the server model's metadata is checked against the device's model.

@@ -34,7 +34,7 @@ internal interface RequestListener {
  * Before the first request, and after any failure, the server model's metadata is compared with the [device]'s model.
  * [listener] is told of every request that got an answer, and of every call without one.
  */
-internal class Escalator(
+internal class AskClient(
     val model: RemoteModel,
     private val device: DeviceModel,
     private val listener: RequestListener? = null,

@@ -12,7 +12,7 @@ import pytest
 
 from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.errors import TransferError, UsageError
-from device_sdk.offload.escalation import Escalator
+from device_sdk.offload.asking import AskClient
 from device_sdk.offload.remote_calls import MAX_UNDER_WAY, CircuitBreaker, RemoteReply
 from device_sdk.offload.remote_model import RemoteModel
 
@@ -22,9 +22,9 @@ PATIENCE_S = 60.0
 random = np.random.default_rng(7)
 
 
-def escalator(url: str, *, model: str = "bright:images", breaker: Any = None, **settings: Any) -> Escalator:
+def client(url: str, *, model: str = "bright:images", breaker: Any = None, **settings: Any) -> AskClient:
     settings = {"timeout_s": 2.0, "privacy": "inputs"} | settings
-    return Escalator(
+    return AskClient(
         RemoteModel(server=url, model=model, **settings),
         class_names=CLASSES,
         input_shape=(3, 4, 5),
@@ -45,7 +45,7 @@ def draw(count: int = 6) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return tensors, images, images.mean(axis=(1, 2), dtype=np.float64).astype(np.float32)
 
 
-def ask(asked: Escalator, count: int = 6) -> RemoteReply:
+def ask(asked: AskClient, count: int = 6) -> RemoteReply:
     """One call: either exactly right or a failure in one line. A slow server holds its reply until it is well again."""
     tensors, images, right = draw(count)
     reply = asked.answer(tensors, images)
@@ -58,7 +58,7 @@ def ask(asked: Escalator, count: int = 6) -> RemoteReply:
     return reply
 
 
-def is_answered(asked: Escalator) -> bool:
+def is_answered(asked: AskClient) -> bool:
     """Whether a call is answered soon: a busy machine may miss a short time-out."""
     end = time.monotonic() + PATIENCE_S
     while ask(asked).failure is not None:
@@ -68,56 +68,56 @@ def is_answered(asked: Escalator) -> bool:
 
 
 def test_images_are_answered_by_the_server(faulty_server):
-    assert ask(escalator(faulty_server.url)).failure is None
+    assert ask(client(faulty_server.url)).failure is None
 
 
 def test_tensors_are_answered_where_the_server_takes_them(faulty_server):
     tensors, images, _ = draw()
     for known in (images, None):
-        reply = escalator(faulty_server.url, model="bright").answer(tensors, known)
+        reply = client(faulty_server.url, model="bright").answer(tensors, known)
         np.testing.assert_allclose(reply.output, tensors.mean(axis=(2, 3)), atol=1e-6)
 
 
 def test_pixels_are_recovered_where_images_are_not_known(faulty_server):
     tensors, _, right = draw()
-    assert escalator(faulty_server.url).answer(tensors, None).output.tobytes() == right.tobytes()
+    assert client(faulty_server.url).answer(tensors, None).output.tobytes() == right.tobytes()
 
 
 def test_images_are_resized_to_what_the_server_takes(faulty_server):
     faulty_server.fail("twice_the_size")
     tensors, images, right = draw()
-    reply = escalator(faulty_server.url).answer(tensors, images)
+    reply = client(faulty_server.url).answer(tensors, images)
     np.testing.assert_allclose(reply.output, right, atol=3)
 
 
 def test_many_samples_go_in_pieces(faulty_server):
-    assert ask(escalator(faulty_server.url, max_batch=4), count=11).failure is None
+    assert ask(client(faulty_server.url, max_batch=4), count=11).failure is None
     posts = [line for line in faulty_server.asked() if line.startswith("POST")]
     assert len(posts) == 3
 
 
 def test_the_metadata_is_asked_for_once(faulty_server):
-    asked = escalator(faulty_server.url)
+    asked = client(faulty_server.url)
     for _ in range(3):
         ask(asked)
     assert [line.split()[0] for line in faulty_server.asked()] == ["GET", "GET", "POST", "POST", "POST"]
 
 
 def test_no_samples_are_answered_by_nobody(faulty_server):
-    reply = escalator(faulty_server.url).answer(np.empty((0, 3, 4, 5), np.float32), None)
+    reply = client(faulty_server.url).answer(np.empty((0, 3, 4, 5), np.float32), None)
     assert reply.output.shape == (0, 3)
     assert faulty_server.asked() == []
 
 
 def test_with_privacy_never_nothing_is_sent(faulty_server):
-    asked = escalator(faulty_server.url, privacy="never")
+    asked = client(faulty_server.url, privacy="never")
     assert "privacy" in ask(asked).failure
     assert faulty_server.asked() == []
     assert RemoteModel(server=faulty_server.url, model="m").privacy == "never"
 
 
 def test_a_closed_one_sends_nothing(faulty_server):
-    asked = escalator(faulty_server.url)
+    asked = client(faulty_server.url)
     asked.close()
     asked.close()
     assert "closed" in ask(asked).failure
@@ -135,7 +135,7 @@ FAULTS = [
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_fault_is_a_failure_in_time_and_over_when_the_server_is_well_again(faulty_server, fault):
-    asked = escalator(faulty_server.url, timeout_s=0.4)
+    asked = client(faulty_server.url, timeout_s=0.4)
     assert is_answered(asked)
     faulty_server.fail(fault)
     assert ask(asked).failure is not None
@@ -144,7 +144,7 @@ def test_every_fault_is_a_failure_in_time_and_over_when_the_server_is_well_again
 
 
 def test_the_reply_to_an_earlier_call_is_a_failure(faulty_server):
-    asked = escalator(faulty_server.url)
+    asked = client(faulty_server.url)
     ask(asked)
     faulty_server.fail("stale")
     assert "another request" in ask(asked).failure
@@ -153,7 +153,7 @@ def test_the_reply_to_an_earlier_call_is_a_failure(faulty_server):
 @pytest.mark.parametrize("fault", ["classes", "class_count", "two_inputs", "text_input", "fixed_batch", "large_input"])
 def test_a_model_that_does_not_fit_is_asked_once_and_sent_nothing(faulty_server, fault):
     faulty_server.fail(fault)
-    asked = escalator(faulty_server.url, breaker=CircuitBreaker(clock=time.monotonic))
+    asked = client(faulty_server.url, breaker=CircuitBreaker(clock=time.monotonic))
     assert "does not fit" in ask(asked).failure
     for _ in range(3):
         assert "does not fit" in ask(asked).failure
@@ -161,7 +161,7 @@ def test_a_model_that_does_not_fit_is_asked_once_and_sent_nothing(faulty_server,
 
 
 def test_a_model_exchanged_for_another_is_noticed(faulty_server):
-    asked = escalator(faulty_server.url)
+    asked = client(faulty_server.url)
     ask(asked)
     faulty_server.fail("wrong_version")
     assert "another version" in ask(asked).failure
@@ -170,7 +170,7 @@ def test_a_model_exchanged_for_another_is_noticed(faulty_server):
 
 
 def test_an_open_breaker_answers_at_once_and_sends_nothing(faulty_server):
-    asked = escalator(faulty_server.url, breaker=CircuitBreaker(clock=time.monotonic))
+    asked = client(faulty_server.url, breaker=CircuitBreaker(clock=time.monotonic))
     faulty_server.fail("html_500")
     for _ in range(3):
         ask(asked)
@@ -183,7 +183,7 @@ def test_an_open_breaker_answers_at_once_and_sends_nothing(faulty_server):
 class Crowd:
     """Threads that ask without a pause, each about images of its own; everything that they were told is kept."""
 
-    def __init__(self, asked: Escalator, *, threads: int) -> None:
+    def __init__(self, asked: AskClient, *, threads: int) -> None:
         self.asked = asked
         self.replies: list[tuple[str | None, bool]] = []  # failure, whether it was wrong
         self._over = threading.Event()
@@ -220,7 +220,7 @@ class Crowd:
 @pytest.mark.slow
 def test_a_server_killed_slowed_spoilt_and_back_never_holds_up_or_misleads(mortal_server):
     breaker = CircuitBreaker(clock=time.monotonic, cooldown_s=0.1, longest_cooldown_s=0.2)
-    crowd = Crowd(escalator(mortal_server.url, timeout_s=0.4, breaker=breaker), threads=4)
+    crowd = Crowd(client(mortal_server.url, timeout_s=0.4, breaker=breaker), threads=4)
     try:
         assert crowd.comes_to(failing=False)
         mortal_server.kill()
@@ -255,9 +255,9 @@ class StuckTransport:
         self.let_go.set()
 
 
-def stuck(timeout_s: float) -> tuple[Escalator, StuckTransport]:
+def stuck(timeout_s: float) -> tuple[AskClient, StuckTransport]:
     transport = StuckTransport()
-    made = Escalator(
+    made = AskClient(
         RemoteModel(server="http://nowhere", model="m", privacy="inputs", timeout_s=timeout_s),
         class_names=CLASSES,
         input_shape=(3, 4, 5),
@@ -301,7 +301,7 @@ def test_the_number_of_requests_left_behind_is_bounded():
 )
 def test_samples_that_make_no_sense_stay_here_and_are_not_held_against_the_server(faulty_server, tensors, images):
     breaker = CircuitBreaker(clock=time.monotonic, failures=1)
-    asked = escalator(faulty_server.url, breaker=breaker)
+    asked = client(faulty_server.url, breaker=breaker)
     assert asked.answer(tensors, images).failure
     assert faulty_server.asked() == []
     assert breaker.state == "closed"
@@ -319,16 +319,16 @@ def test_settings_that_make_no_sense_are_refused(settings):
 
 def test_an_address_that_nothing_speaks_to_is_refused():
     with pytest.raises(UsageError):
-        escalator("gopher://example.org")
+        client("gopher://example.org")
 
 
 def test_a_token_that_expires_between_two_calls_is_named_and_a_call_with_a_new_one_is_answered(faulty_server):
-    asked = escalator(faulty_server.url, token="old")
+    asked = client(faulty_server.url, token="old")
     assert ask(asked).failure is None
     faulty_server.fail("expired_token")
     assert "the token has expired" in ask(asked).failure
     faulty_server.fail("")
-    assert is_answered(escalator(faulty_server.url, token="new"))
+    assert is_answered(client(faulty_server.url, token="new"))
 
 
 def test_the_token_is_not_shown():

@@ -28,7 +28,7 @@ private val FAULTS = listOf(
 )
 
 @Timeout(60)
-class EscalatorTest {
+class AskClientTest {
     private val server = FakeServer()
     private val preprocessing = Preprocessing(1.0 / 255, listOf(0.5, 0.4, 0.3), listOf(0.2, 0.25, 0.3))
     private val device = DeviceModel(listOf("red", "green", "blue"), listOf(3, 4, 5), listOf(3), preprocessing)
@@ -43,12 +43,12 @@ class EscalatorTest {
         url: String = "http://server",
     ) = RemoteModel(url, name, privacy = privacy, timeoutS = timeoutS, maxBatch = maxBatch)
 
-    private fun escalator(
+    private fun client(
         model: RemoteModel = model(),
         breaker: CircuitBreaker = patient,
         transport: Transport = server,
         listener: RequestListener? = null,
-    ) = Escalator(model, device, listener, transport, breaker = breaker)
+    ) = AskClient(model, device, listener, transport, breaker = breaker)
 
     private fun images(count: Int = 6) = List(count) { Image(random.nextBytes(60), ImageSize(4, 5), 3) }
 
@@ -61,7 +61,7 @@ class EscalatorTest {
     }
 
     /** One call: in time, and either exactly right or a failure in one line. */
-    private fun ask(asked: Escalator, count: Int = 6): RemoteReply {
+    private fun ask(asked: AskClient, count: Int = 6): RemoteReply {
         val images = images(count)
         val began = System.nanoTime()
         val reply = asked.answer(tensors(images), images)
@@ -73,7 +73,7 @@ class EscalatorTest {
     }
 
     /** Whether a call is answered soon: a busy machine may miss a short time-out. */
-    private fun isAnswered(asked: Escalator): Boolean {
+    private fun isAnswered(asked: AskClient): Boolean {
         val untilNs = System.nanoTime() + 10_000_000_000L
         while (ask(asked).failure != null) if (System.nanoTime() > untilNs) return false
         return true
@@ -82,15 +82,15 @@ class EscalatorTest {
     @Test
     fun `images are sent, or recovered from tensors, and tensors where the server takes them`() {
         val images = images()
-        assertNull(ask(escalator()).failure)
-        assertEquals(brightness(images), escalator().answer(tensors(images), null).output!!.floats().toList())
-        val reply = escalator(model("bright")).answer(tensors(images), images)
+        assertNull(ask(client()).failure)
+        assertEquals(brightness(images), client().answer(tensors(images), null).output!!.floats().toList())
+        val reply = client(model("bright")).answer(tensors(images), images)
         assertEquals(listOf(6, 3), reply.output!!.shape)
     }
 
     @Test
     fun `JPEGs are sent as the encoder makes them, at the size of the tensors`() {
-        val asked = escalator(RemoteModel("http://server", "bright:jpeg", privacy = Privacy.INPUTS, jpegQuality = 75, jpegEncoder = plainEncoder))
+        val asked = client(RemoteModel("http://server", "bright:jpeg", privacy = Privacy.INPUTS, jpegQuality = 75, jpegEncoder = plainEncoder))
         assertNull(ask(asked).failure)
         val head = server.bodies.last().size - 6 * (4 + 1 + 60)
         assertEquals(listOf(61, 0, 0, 0, 75), server.bodies.last().drop(head).take(5).map { it.toInt() })
@@ -103,10 +103,10 @@ class EscalatorTest {
 
     @Test
     fun `without an encoder a model that takes JPEGs is refused`() {
-        val failure = ask(escalator(model("bright:jpeg"), CircuitBreaker())).failure!!
+        val failure = ask(client(model("bright:jpeg"), CircuitBreaker())).failure!!
         assertTrue("there is no encoder" in failure, failure)
         server.extensions = "[]" // then byte strings cannot travel
-        assertTrue("does not fit" in ask(escalator(model("bright:jpeg"), CircuitBreaker())).failure!!)
+        assertTrue("does not fit" in ask(client(model("bright:jpeg"), CircuitBreaker())).failure!!)
         for (quality in listOf(0, 96)) {
             assertRefused<UsageError> { RemoteModel("http://s", "m", jpegQuality = quality) }
         }
@@ -115,15 +115,15 @@ class EscalatorTest {
     @Test
     fun `a server without binary tensors gets JSON`() {
         server.extensions = "[]"
-        assertNull(ask(escalator()).failure)
+        assertNull(ask(client()).failure)
         assertTrue(String(server.bodies.last()).endsWith("}"))
         server.fault = "foreign" // without metadata of the server itself
-        assertNull(ask(escalator()).failure)
+        assertNull(ask(client()).failure)
     }
 
     @Test
     fun `samples travel in batches, the metadata once`() {
-        val asked = escalator(model(maxBatch = 4))
+        val asked = client(model(maxBatch = 4))
         assertNull(ask(asked, count = 11).failure)
         assertNull(ask(asked, count = 3).failure)
         val methods = server.asked.map { it.substringBefore(" ") }
@@ -134,19 +134,19 @@ class EscalatorTest {
     @Test
     fun `nothing is sent that the privacy setting forbids, nor after it was closed`() {
         for (privacy in listOf(Privacy.NEVER, Privacy.ACTIVATIONS)) {
-            assertTrue("privacy" in ask(escalator(model(privacy = privacy))).failure!!)
+            assertTrue("privacy" in ask(client(model(privacy = privacy))).failure!!)
         }
-        val closed = escalator().apply { close() }
+        val closed = client().apply { close() }
         assertTrue("closed" in ask(closed).failure!!)
         val nan = Tensor.of(FloatArray(60) { Float.NaN }, listOf(1, 3, 4, 5))
-        assertTrue("NaN" in escalator().answer(nan, null).failure!!)
-        assertTrue("not [3, 4, 5]" in escalator().answer(Tensor.of(FloatArray(3), listOf(1, 3)), null).failure!!)
+        assertTrue("NaN" in client().answer(nan, null).failure!!)
+        assertTrue("not [3, 4, 5]" in client().answer(Tensor.of(FloatArray(3), listOf(1, 3)), null).failure!!)
         assertEquals(emptyList<String>(), server.asked)
     }
 
     @Test
     fun `every fault is a failure in time, and over when the server is well again`() {
-        val asked = escalator(model(timeoutS = 0.3))
+        val asked = client(model(timeoutS = 0.3))
         for (fault in FAULTS) {
             server.fault = ""
             assertTrue(isAnswered(asked))
@@ -161,25 +161,25 @@ class EscalatorTest {
     fun `a model that does not fit is a failure that says why, and is asked only once`() {
         for (fault in listOf("classes", "large_input", "another model")) {
             server.fault = fault
-            assertNotNull(ask(escalator(breaker = CircuitBreaker())).failure, fault)
+            assertNotNull(ask(client(breaker = CircuitBreaker())).failure, fault)
         }
         server.fault = ""
         val breaker = CircuitBreaker()
         val images = images()
-        val other = escalator(breaker = breaker)
+        val other = client(breaker = breaker)
         val failure = other.answer(tensors(images), images, digest = "1".repeat(64)).failure
         assertEquals("the server's bright:images is not the one that the plan was made for", failure)
         assertEquals(BreakerState.OPEN, breaker.state)
         val before = server.asked.size
         assertTrue("no requests to the server" in ask(other).failure!!)
         assertEquals(before, server.asked.size)
-        assertNull(escalator().answer(tensors(images), images, digest = "0".repeat(64)).failure)
+        assertNull(client().answer(tensors(images), images, digest = "0".repeat(64)).failure)
     }
 
     @Test
     fun `a failing server is left alone until it is seen to answer`() {
         val breaker = CircuitBreaker(failures = 2, cooldownS = 60.0)
-        val asked = escalator(breaker = breaker)
+        val asked = client(breaker = breaker)
         server.fault = "busy"
         repeat(2) { assertNotNull(ask(asked).failure) }
         server.fault = ""
@@ -191,7 +191,7 @@ class EscalatorTest {
 
     @Test
     fun `a connection that was cut is tried once more`() {
-        val asked = escalator()
+        val asked = client()
         assertNull(ask(asked).failure)
         server.fault = "cut once"
         assertNull(ask(asked).failure)
@@ -209,7 +209,7 @@ class EscalatorTest {
                 }
             }
             val remote = model(url = "http://127.0.0.1:${silent.localPort}", timeoutS = 0.3)
-            val asked = escalator(remote, transport = HttpTransport(null))
+            val asked = client(remote, transport = HttpTransport(null))
             val begin = CountDownLatch(1)
             val failures = java.util.concurrent.CopyOnWriteArrayList<String>()
             val callers = List(12) { thread { begin.await().also { failures += ask(asked).failure!! } } }
@@ -232,7 +232,7 @@ class EscalatorTest {
                 told += "failed"
             }
         }
-        val asked = escalator(model(maxBatch = 2), listener = listener)
+        val asked = client(model(maxBatch = 2), listener = listener)
         ask(asked, count = 3)
         server.fault = "busy"
         ask(asked)
@@ -248,7 +248,7 @@ class EscalatorTest {
             assertRefused<UsageError> { RemoteModel("http://s", "m", timeoutS = timeoutS) }
         }
         assertRefused<UsageError> { RemoteModel("http://s", "m", maxBatch = 0) }
-        assertRefused<UsageError> { escalator(RemoteModel("nowhere", "m")) }
+        assertRefused<UsageError> { client(RemoteModel("nowhere", "m")) }
         assertTrue("secret" !in "${RemoteModel("http://s", "m", token = "secret")}")
         assertEquals(Privacy.NEVER, RemoteModel("http://s", "m").privacy)
     }
