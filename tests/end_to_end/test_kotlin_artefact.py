@@ -161,7 +161,7 @@ def test_the_jar_has_rules_for_r8_and_finds_nothing_by_name(installed: Path) -> 
         classes = {name: jar.read(name) for name in jar.namelist() if name.endswith(".class")}
     assert "pathweave/sdk/AdaptiveModel.class" in classes
     # One class looks for Android's own Os.setenv, which no shrinking removes.
-    assert classes.pop("pathweave/sdk/runtimes/RuntimeTelemetryKt.class").count(b"android.system.Os") == 1
+    assert classes.pop("pathweave/sdk/runtimes/RuntimePortKt.class").count(b"android.system.Os") == 1
     for name, code in classes.items():  # class files name in plain bytes what they call
         for reflection in (
             b"java/lang/reflect/",

@@ -72,7 +72,7 @@ def test_a_promise_is_kept_in_its_shortest_form(name, tmp_path):
 @needs_linux
 @pytest.mark.slow
 def test_the_quick_bench_keeps_what_it_tries(tmp_path):
-    command = [sys.executable, "-m", "pathweave", "bench", "faults", "--quick", "--json", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "benchmarks", "faults", "--quick", "--json", "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
