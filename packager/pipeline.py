@@ -334,7 +334,9 @@ def _input_sizes(job: Job, expansion: Expansion) -> tuple[tuple[UsableSize, ...]
         return (), ()
     wanted = job.recipe.input_sizes
     sizes = candidate_sizes((shape[1], shape[2])) if wanted == "auto" else list(wanted)
-    return usable_sizes(expansion, job.training_samples(_SIZE_SAMPLES), sizes) if sizes else ((), ())
+    if not sizes:
+        return (), ()
+    return usable_sizes(expansion, job.training_samples(_SIZE_SAMPLES), sizes, listed=wanted != "auto")
 
 
 def _validate(

@@ -10,11 +10,11 @@ from typing import Annotated, Literal
 import msgspec
 
 from device_sdk.data.preprocessing import Preprocessing
-from device_sdk.supernet.blocks import Block, CutPoint, Exit, Golden, InputSize
+from device_sdk.supernet.blocks import Block, CutPoint, Exit, Golden, InputSize, Member
 from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
 
-FORMAT_VERSION = "1.5"
+FORMAT_VERSION = "1.6"
 BlobBytes = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 
 
@@ -116,6 +116,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """The bundle's graph, weights by digest, and metadata; the blobs themselves are separate files.
 
     ``shared_sizes``: bytes of every shared blob; not in manifests before 1.3. ``hybrid``: since 1.4.
+    ``members``: of a family, the largest first; none for one network. Since 1.6.
     """
 
     format_version: str
@@ -135,10 +136,11 @@ class Manifest(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     shared_sizes: dict[str, BlobBytes] = {}
     hybrid: Hybrid | None = None
+    members: tuple[Member, ...] = ()
 
     def supernet(self) -> Supernet:
         """The graph of this bundle."""
-        return Supernet(self.cut_points, self.blocks, self.exits, self.input_sizes)
+        return Supernet(self.cut_points, self.blocks, self.exits, self.input_sizes, self.members)
 
     def blobs(self) -> dict[str, int | None]:
         """Every blob that the manifest names, with its size where it is stated."""

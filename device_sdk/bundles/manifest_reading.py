@@ -24,6 +24,7 @@ MAX_RENDITIONS = 64  # per block or exit
 MAX_SHARED = 4_096  # per rendition
 MAX_INPUT_SIZES = 256
 MAX_EDGES = 1 << 18
+MAX_MEMBERS = 64
 MAX_CLASSES = 1 << 20
 MAX_TEXT = 4_096  # characters of a name; notes and the recipe are not limited
 
@@ -34,6 +35,7 @@ def check_limits(manifest: Manifest) -> None:
     _count("blocks", len(manifest.blocks), MAX_BLOCKS)
     _count("exits", len(manifest.exits), MAX_EXITS)
     _count("input sizes", len(manifest.input_sizes), MAX_INPUT_SIZES)
+    _count("members", len(manifest.members), MAX_MEMBERS)
     _count("class names", len(manifest.task.class_names), MAX_CLASSES)
     for cut in manifest.cut_points:
         _count(f"tensors at cut point {cut.index}", len(cut.tensors), MAX_TENSORS)
@@ -76,6 +78,7 @@ def _texts(manifest: Manifest) -> Iterable[str]:
     yield from manifest.task.class_names
     for ids in manifest.task.class_ids:
         yield from ids
+    yield from (one.name for one in manifest.members)
     for cut in manifest.cut_points:
         yield from (spec.name for spec in cut.tensors)
     for owner in _owners(manifest):

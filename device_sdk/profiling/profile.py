@@ -320,6 +320,7 @@ def measure_subnets(workspace: Workspace, subnets: Sequence[Subnet], timing: Tim
 def _subnets_to_fit(workspace: Workspace, costs: CostModel, *, batch: int, seed: int) -> list[Subnet]:
     """The subnets to measure: the original, the cheapest, the original in each rendition and input size, random ones.
 
+    Of a family the originals of all members, of which each further input size has one, in turn.
     With several renditions, some random subnets keep their mix of renditions; the others use one rendition wherever
     they can, as good subnets do. Under a memory cap all but the original fit in one piece: the random ones that do, and
     the lightest.
@@ -329,7 +330,9 @@ def _subnets_to_fit(workspace: Workspace, costs: CostModel, *, batch: int, seed:
     supernet = workspace.supernet
     cheapest = k_cheapest(supernet, costs.edge_latency_ms, k=1)[0][1]
     names = sorted({edge.rendition for edge in supernet.edges})
-    whole = [supernet.original, *(supernet.any_size_original.at(size) for size in supernet.sizes[1:])]
+    at_sizes = [supernet.originals_at(size) for size in supernet.sizes[1:]]
+    turns = (members[number % len(members)] for number, members in enumerate(at_sizes))
+    whole = [*supernet.originals, *turns]
     chosen = [supernet.original, cheapest, *(supernet.in_rendition(path, name) for path in whole for name in names)]
     for number, drawn in enumerate(sample_uniformly(supernet, count=3 * _FITTED_SUBNETS, random=SplitMix64(seed))):
         variants = [drawn, *(supernet.in_rendition(drawn, name) for name in names)] if len(names) > 1 else [drawn]

@@ -226,17 +226,19 @@ def unshared_noise(correct: npt.NDArray[np.bool_]) -> float:
 
 
 def block_errors(supernet: Supernet) -> dict[str, float]:
-    """Relative squared feature error of each block against the original blocks; 0 for the originals.
+    """Relative squared feature error of each block against the original blocks that it replaces.
 
-    A missing error is the median error per spanned cut point of the other blocks, times the block's span.
+    Of an original block 0, or in a family what its member loses there against the largest. A missing error is the
+    median error per replaced block of the other added blocks, times the number of those that this one replaces.
     """
     added = [block for block in supernet.blocks if not block.is_original]
-    known = [b.distillation_error / (b.end - b.start) for b in added if b.distillation_error is not None]
+    spans = {block.id: supernet.replaced(block) or 1 for block in added}
+    known = [b.distillation_error / spans[b.id] for b in added if b.distillation_error is not None]
     per_span = float(np.median(known)) if known else _ERROR_PER_SPAN
-    errors = {block.id: 0.0 for block in supernet.blocks}
+    errors = {block.id: block.distillation_error or 0.0 for block in supernet.blocks}
     for block in added:
         own = block.distillation_error
-        errors[block.id] = min(per_span * (block.end - block.start) if own is None else own, _LARGEST_ERROR)
+        errors[block.id] = min(per_span * spans[block.id] if own is None else own, _LARGEST_ERROR)
     return errors
 
 

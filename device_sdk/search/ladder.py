@@ -1,4 +1,4 @@
-"""The ladder: the original path in every rendition at every input size.
+"""The ladder: the original path of each member in every rendition at every input size.
 
 A rung is a network that a user has without any search: the whole network, quantised or not, at a smaller input. Rungs
 are cheap to list and to predict, so every search evaluates those near its budget first.
@@ -24,19 +24,20 @@ _ALWAYS = 2  # rungs of each rendition within the budget that are evaluated what
 
 
 def ladder(supernet: Supernet) -> list[list[Subnet]]:
-    """All rungs, without repetition: a list per rendition, by name; in it the smallest input first.
+    """All rungs, without repetition: a list per member and rendition, by name; in it the smallest input first.
 
     A block that lacks a rendition runs in its first one.
     """
     own = supernet.cut_points[0].tensors[0].shape[1:]
-    wholes = [supernet.original, *(supernet.any_size_original.at(size) for size in supernet.sizes[1:])]
-    wholes.sort(key=lambda one: math.prod(one.input_size or own))
-    names = [supernet.original.edges[0].rendition, *sorted({edge.rendition for edge in supernet.edges})]
+    sizes = sorted(supernet.sizes, key=lambda size: math.prod(size or own))
+    others = sorted({edge.rendition for edge in supernet.edges})
     columns, seen = [], set[Subnet]()
-    for name in dict.fromkeys(names):
-        rungs = dict.fromkeys(whole if name == names[0] else supernet.in_rendition(whole, name) for whole in wholes)
-        columns.append([one for one in rungs if one not in seen])
-        seen |= rungs.keys()
+    for wholes in zip(*map(supernet.originals_at, sizes), strict=True):
+        first = wholes[0].edges[0].rendition
+        for name in dict.fromkeys([first, *others]):
+            rungs = dict.fromkeys(whole if name == first else supernet.in_rendition(whole, name) for whole in wholes)
+            columns.append([one for one in rungs if one not in seen])
+            seen |= rungs.keys()
     return [column for column in columns if column]
 
 

@@ -346,7 +346,7 @@ def _replacements(
     """Replacements of edges first … last-1 of the subnet, all outside the nodes start … end.
 
     Either a single edge replaces all edges between two nodes of the path, or the original blocks replace a block that
-    spans several. With changes of the input size, these moves connect all subnets.
+    spans several. With changes of the input size, these moves connect all subnets of one pretrained network.
     """
     size = subnet.input_size
     nodes = [0, *(supernet.nodes_of(edge)[1] for edge in subnet.edges)]
@@ -360,6 +360,6 @@ def _replacements(
             if fits and not crosses and (edge,) != subnet.edges[first : place[reached]]:
                 yield first, place[reached], (edge,)
         block = supernet.block(replaced.block)
-        if block.end > block.start + 1:
-            originals = supernet.any_size_original if size else supernet.original
-            yield first, first + 1, originals.at(size).edges[block.start : block.end]
+        for originals in supernet.original_stretches(block.start, block.end):
+            if len(originals) > 1:
+                yield first, first + 1, supernet.edges_along(originals, size)

@@ -16,6 +16,7 @@ IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")  # names of bundles
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
 ORIGINAL = "original"  # the kind of the pretrained blocks, which lead from the input to the output
+STITCH = "stitch"  # the kind of the blocks that lead from one member of a family to another
 
 
 class BlockKind(msgspec.Struct, frozen=True):
@@ -35,6 +36,7 @@ BLOCK_KINDS: dict[str, BlockKind] = {
     "merged": BlockKind("several"),
     "shrunk": BlockKind("one"),
     "identity": BlockKind(weights=False, skip=True),
+    STITCH: BlockKind(),
 }
 
 
@@ -162,11 +164,22 @@ class Block(msgspec.Struct, frozen=True):
         """True for a pretrained block."""
         return self.kind == ORIGINAL
 
-    @property
-    def fits_kind(self) -> bool:
-        """True if it replaces as many originals as its kind does."""
+    def fits_kind(self, replaced: int | None) -> bool:
+        """True if its kind may replace so many originals of one member; None: its ends are not of one member."""
         spans = kind_named(self.kind).spans
-        return spans == "any" or (self.end - self.start > 1) == (spans == "several")
+        return spans == "any" or (replaced is not None and (replaced > 1) == (spans == "several"))
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One pretrained network of a family.
+
+    ``blocks``: ids of its original blocks, from the input to the output. ``accuracy``: on the data of the packager's
+    validation; None where it was not measured.
+    """
+
+    name: str
+    blocks: tuple[str, ...]
+    accuracy: float | None = None
 
 
 class Exit(msgspec.Struct, frozen=True):

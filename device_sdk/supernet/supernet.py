@@ -1,5 +1,8 @@
 """The supernet: the directed acyclic graph whose edges are the renditions of all blocks at every input size.
 
+It holds one pretrained network, or several that share the input and the output: a family. The cut points of all members
+are numbered together, so that every block leads to a higher number.
+
 The input size is a dimension of the path: the graph has one copy of the inner cut points per input size, and all copies
 share the input and the output. Algorithms on paths see nodes and edges only and need no notion of sizes.
 """
@@ -12,7 +15,17 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from device_sdk.errors import ManifestError, UsageError
-from device_sdk.supernet.blocks import ITEM_BYTES, Block, CutPoint, Exit, InputSize, Rendition, TensorSpec, free_axes
+from device_sdk.supernet.blocks import (
+    ITEM_BYTES,
+    Block,
+    CutPoint,
+    Exit,
+    InputSize,
+    Member,
+    Rendition,
+    TensorSpec,
+    free_axes,
+)
 from device_sdk.supernet.plan import (
     AnswerLocally,
     Ask,
@@ -31,8 +44,10 @@ _MOST_BITS = 8  # of a value on its way to a server
 class Supernet:
     """The directed acyclic graph whose edges are the renditions of all blocks.
 
+    ``members``: of a family, the largest first; none for a bundle of one network.
+
     Raises:
-        ManifestError: the parts do not make a graph on which an original path 0 → N exists.
+        ManifestError: the parts do not make a graph on which the originals of each member lead from 0 to N.
     """
 
     def __init__(
@@ -41,11 +56,13 @@ class Supernet:
         blocks: Iterable[Block],
         exits: Iterable[Exit] = (),
         input_sizes: Iterable[InputSize] = (),
+        members: Iterable[Member] = (),
     ) -> None:
         self.cut_points = tuple(cut_points)
         self.blocks = tuple(blocks)
         self.exits = tuple(exits)
         self.input_sizes = tuple(input_sizes)  # besides the model's own
+        self.members = tuple(members)
         self._blocks_by_id = {block.id: block for block in self.blocks}
         self._exits_by_id = {exit_.id: exit_ for exit_ in self.exits}
         self._check()
@@ -59,6 +76,7 @@ class Supernet:
             raise ManifestError("two blocks have the same id")
         for cut in self.cut_points:
             self._check_tensors(cut)
+        self._check_originals()
         mandatory = [cut.index for cut in self.cut_points if cut.mandatory]
         for block in self.blocks:
             self._check_block(block, mandatory)
@@ -70,10 +88,50 @@ class Supernet:
                     f"exit {exit_.id} is at cut point {exit_.position}; exits lie between 0 and {self.output_index}"
                 )
             _check_renditions(f"exit {exit_.id}", exit_.renditions)
-        starts = sorted(block.start for block in self.blocks if block.is_original)
-        if starts != list(range(self.output_index)):
-            raise ManifestError("the original blocks do not make one path from the input to the output")
         self._check_input_sizes()
+
+    def _check_originals(self) -> None:
+        """Each member's originals lead from 0 to N; every other cut point is passed by just one member."""
+        originals = [block for block in self.blocks if block.is_original]
+        if len({one.name for one in self.members}) < len(self.members):
+            raise ManifestError("two members have the same name")
+        ids = [block.id for block in originals]
+        listed = [name for one in self.members for name in one.blocks] or ids
+        if sorted(listed) != sorted(ids):
+            raise ManifestError("the members do not list each original block once")
+        passed = []
+        for chain in self._chains:
+            ends = [0, *(block.end for block in chain)]
+            if [block.start for block in chain] != ends[:-1] or ends[-1] != self.output_index:
+                raise ManifestError("the original blocks do not make one path from the input to the output")
+            passed += ends[1:-1]
+        if sorted(passed) != list(range(1, self.output_index)):
+            raise ManifestError("a cut point is not one that the original blocks of just one member pass")
+
+    @cached_property
+    def _chains(self) -> tuple[tuple[Block, ...], ...]:
+        """The original blocks of each member, from the input on."""
+        if not self.members:
+            return (tuple(sorted((one for one in self.blocks if one.is_original), key=lambda one: one.start)),)
+        return tuple(tuple(self.block(name) for name in one.blocks) for one in self.members)
+
+    @cached_property
+    def _places(self) -> tuple[dict[int, int], ...]:
+        """For each member, its cut points and the number of its originals that lead to each."""
+        return tuple({0: 0} | {block.end: at for at, block in enumerate(chain, start=1)} for chain in self._chains)
+
+    def original_stretches(self, start: int, end: int) -> tuple[tuple[Block, ...], ...]:
+        """The original blocks that lead from one cut point to another: of one member; between input and output of all.
+
+        Empty where no member passes both.
+        """
+        pairs = zip(self._chains, self._places, strict=True)
+        return tuple(chain[at[start] : at[end]] for chain, at in pairs if start in at and end in at)
+
+    def replaced(self, block: Block) -> int | None:
+        """The number of originals that ``block`` replaces; None for one between two members."""
+        stretches = self.original_stretches(block.start, block.end)
+        return max(map(len, stretches), default=None)
 
     def _check_input_sizes(self) -> None:
         sizes = [one.size for one in self.input_sizes]
@@ -107,7 +165,7 @@ class Supernet:
     def _check_block(self, block: Block, mandatory: list[int]) -> None:
         if not 0 <= block.start < block.end <= self.output_index:
             raise ManifestError(f"block {block.id} runs from {block.start} to {block.end}")
-        if not block.fits_kind:
+        if not block.fits_kind(self.replaced(block)):
             raise ManifestError(f"block {block.id} is {block.kind}, but runs from {block.start} to {block.end}")
         _check_renditions(f"block {block.id}", block.renditions)
         following = bisect_right(mandatory, block.start)
@@ -118,10 +176,6 @@ class Supernet:
     def output_index(self) -> int:
         """N, the index of the last cut point."""
         return len(self.cut_points) - 1
-
-    @cached_property
-    def _originals(self) -> dict[int, Block]:
-        return {block.start: block for block in self.blocks if block.is_original}
 
     @cached_property
     def sizes(self) -> tuple[tuple[int, ...], ...]:
@@ -241,11 +295,18 @@ class Supernet:
         usable = [one for one in self.exits if not subnet.input_size or _runs_at_any_size(one)]
         return tuple(sorted((e for e in usable if e.position in passed), key=lambda e: e.position))
 
-    @cached_property
+    @property
     def original(self) -> Subnet:
-        """The path of the original blocks in their first rendition at the model's own size: the developer's model."""
-        chain = (self._originals[index] for index in range(self.output_index))
-        return Subnet(tuple(Edge(block.id, block.renditions[0].name) for block in chain))
+        """The path of the original blocks in their first rendition at the model's own size: the developer's model.
+
+        Of a family that of the largest member.
+        """
+        return self.originals[0]
+
+    @cached_property
+    def originals(self) -> tuple[Subnet, ...]:
+        """``original`` of each member, the largest first."""
+        return tuple(Subnet(self.edges_along(chain)) for chain in self._chains)
 
     @cached_property
     def any_size_original(self) -> Subnet:
@@ -253,11 +314,29 @@ class Supernet:
 
         The same as ``original`` where there is only one size.
         """
-        edges = []
-        for edge in self.original.edges:
-            names = [one.name for one in self.block(edge.block).renditions if one.any_size or not self.input_sizes]
-            edges.append(Edge(edge.block, names[0]))
-        return Subnet(tuple(edges))
+        return self._any_size_originals[0]
+
+    @cached_property
+    def _any_size_originals(self) -> tuple[Subnet, ...]:
+        return tuple(Subnet(self._any_size_edges(chain)) for chain in self._chains)
+
+    def _any_size_edges(self, blocks: Iterable[Block]) -> tuple[Edge, ...]:
+        fixed = not self.input_sizes
+        return tuple(Edge(b.id, next(one.name for one in b.renditions if fixed or one.any_size)) for b in blocks)
+
+    def edges_along(self, blocks: Iterable[Block], input_size: tuple[int, ...] = ()) -> tuple[Edge, ...]:
+        """The blocks in their first renditions that run at an input size."""
+        if not input_size:
+            return tuple(Edge(block.id, block.renditions[0].name) for block in blocks)
+        return Subnet(self._any_size_edges(blocks)).at(input_size).edges
+
+    def originals_at(self, input_size: tuple[int, ...]) -> tuple[Subnet, ...]:
+        """The original path of each member at an input size, the largest member first."""
+        return tuple(path.at(input_size) for path in self._any_size_originals) if input_size else self.originals
+
+    def originals_from(self, position: int) -> tuple[Edge, ...]:
+        """The original blocks from a cut point to the output, of the member that passes it."""
+        return self.edges_along(self.original_stretches(position, self.output_index)[0])
 
     def in_rendition(self, subnet: Subnet, name: str) -> Subnet:
         """``subnet`` in rendition ``name`` wherever a block has it at the subnet's input size."""

@@ -29,7 +29,7 @@ _LEAST_GAIN = 1e-6
 
 
 @dataclass(frozen=True)
-class _Rows:
+class Rows:
     """Rows of the regression: layer inputs [rows, inputs], rest of v, the teacher's y, and v [rows, channels]."""
 
     read: torch.Tensor
@@ -57,10 +57,10 @@ def refitted(
     rows = _collected(made, found, features, target, seed=seed)
     norm = made.get_submodule(found.norm) if found.norm is not None else None
     centred = norm is not None or layer.bias is not None
-    solved = _solved(rows, centred=centred, rectified=found.rectified)
-    if solved is None:
+    solution = solved(rows, centred=centred, rectified=found.rectified)
+    if solution is None:
         return None
-    weight, bias = solved
+    weight, bias = solution
     with torch.no_grad():
         if norm is not None:
             _put_with_norm(layer, norm, rows.read, weight, bias)
@@ -73,7 +73,7 @@ def _inputs(layer: nn.Module) -> int:
     return int(layer.weight[0].numel())
 
 
-def _collected(module: nn.Module, found: LastMap, features: torch.Tensor, target: torch.Tensor, *, seed: int) -> _Rows:
+def _collected(module: nn.Module, found: LastMap, features: torch.Tensor, target: torch.Tensor, *, seed: int) -> Rows:
     """Rows at random positions, equally from all samples."""
     layer = module.get_submodule(found.layer)
     seen: dict[str, torch.Tensor] = {}
@@ -94,7 +94,7 @@ def _collected(module: nn.Module, found: LastMap, features: torch.Tensor, target
             parts.append(_drawn(layer, found, read, z, v, target[first : first + BATCH], share, random))
     finally:
         hook.remove()
-    return _Rows(*(torch.cat(column) for column in zip(*parts, strict=True)))
+    return Rows(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
 def _positions(layer: nn.Module, z: torch.Tensor) -> int:
@@ -145,11 +145,11 @@ def _read_rows(layer: nn.Module, read: torch.Tensor, z: torch.Tensor, chosen: to
     return rows
 
 
-def _solved(rows: _Rows, *, centred: bool, rectified: bool) -> tuple[torch.Tensor, torch.Tensor] | None:
+def solved(rows: Rows, *, centred: bool, rectified: bool) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Weights [channels, inputs] and biases [channels] of gain · z, in float64; None if rows are not finite."""
     judges = torch.zeros(len(rows.read), dtype=torch.bool)
     judges[::_HELD_OUT] = len(rows.read) >= 2 * _HELD_OUT
-    problem = _Ridge(rows.read[~judges], centred=centred)
+    problem = Ridge(rows.read[~judges], centred=centred)
     aim = rows.target - rows.rest
     best: tuple[float, torch.Tensor, torch.Tensor] | None = None
     for ridge in _RIDGES:
@@ -171,7 +171,7 @@ def _solved(rows: _Rows, *, centred: bool, rectified: bool) -> tuple[torch.Tenso
     return best and (best[1], best[2])
 
 
-class _Ridge:
+class Ridge:
     """Normal equations of the rows, accumulated in float64."""
 
     def __init__(self, read: torch.Tensor, *, centred: bool) -> None:

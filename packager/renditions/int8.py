@@ -57,7 +57,7 @@ def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Prog
                     graph = onnx.GraphProto.FromString(exported.own[part])
                 else:
                     model = part_model(exported, part, calibration.free_axes)
-                    graph = _quantised(model, part, ranged, quantization, batch=calibration.batch)
+                    graph = quantised_part(model, part, ranged, quantization, batch=calibration.batch)
                 if part in skips or any(node.op_type == "QuantizeLinear" for node in graph.node):
                     judged[part] = judge(NAME, exported, part, graph, reference, held_back, batch=calibration.batch)
                 task.advance()
@@ -103,7 +103,7 @@ def fitted(features: Features) -> Quantization:
     return Quantization(scale=float(scale), zero_point=int(np.clip(round(-low / float(scale)), 0, _LEVELS)))
 
 
-def _quantised(
+def quantised_part(
     model: onnx.ModelProto,
     part: str,
     features: Sequence[Features],

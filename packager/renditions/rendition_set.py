@@ -22,7 +22,7 @@ from packager.output.bundle_folder import BundleWriter
 from packager.renditions.calibration import Features, in_batches, relative_error
 
 MAX_ERROR = 0.25  # a block with a larger error is left out
-_GOLDEN_TOLERANCE = 2.0  # times the quantisation error on real samples: other CPUs round differently
+GOLDEN_TOLERANCE = 2.0  # times the quantisation error on real samples: other CPUs round differently
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def judge(
         expected = in_batches(lambda some: reference.answer([part], [some])[0], features, batch)
         error, difference = relative_error(actual, expected), float(np.abs(actual - expected).max())
         *_, (_, (golden,)) = reference.compared(f"{name} of {part}", [part], loaded)
-    tolerance = _GOLDEN_TOLERANCE * difference + ABSOLUTE_TOLERANCE
+    tolerance = GOLDEN_TOLERANCE * difference + ABSOLUTE_TOLERANCE
     return Judged(
         graph=graph,
         error=error if np.isfinite(error) else float("inf"),

@@ -62,7 +62,7 @@ def candidate_sizes(own: Size) -> list[Size]:
 
 
 def usable_sizes(
-    expansion: Expansion, samples: torch.Tensor, sizes: Sequence[Size], *, judged: bool = True
+    expansion: Expansion, samples: torch.Tensor, sizes: Sequence[Size], *, judged: bool = True, listed: bool = False
 ) -> tuple[tuple[UsableSize, ...], tuple[str, ...]]:
     """The ``sizes`` at which the original path runs with a small enough error, and notes on the others.
 
@@ -71,6 +71,7 @@ def usable_sizes(
     Args:
         samples: real images, prepared [count, channels, height, width].
         judged: False for samples of noise, whose errors say nothing and are not compared.
+        listed: the sizes are a user's choice, so that none is left out for its error.
     """
     found: list[UsableSize] = []
     notes: list[str] = []
@@ -89,13 +90,14 @@ def usable_sizes(
             found.append(UsableSize(size, shapes, 0.0))
             continue
         error_ = float((answers.softmax(1) - expected.softmax(1)).abs().sum(1).mean() / 2)
-        if not error_ <= _LARGEST_ERROR:
+        if not (listed or error_ <= _LARGEST_ERROR):
             notes.append(
                 f"no input of {size_text(size)}: the answers differ from those at the model's own size by an error"
                 f" of {error_:.2f}, above {_LARGEST_ERROR:g}"
             )
             continue
-        found = [larger for larger in found if larger.error > error_]  # larger sizes must have smaller errors
+        if not listed:
+            found = [larger for larger in found if larger.error > error_]  # larger sizes must have smaller errors
         found.append(UsableSize(size, shapes, round(error_, 5)))
     return tuple(reversed(found)), tuple(notes)
 

@@ -80,6 +80,25 @@ UNKNOWN = (
     (("blocks", 5, "kind"), "grown"),
     (("blocks", 6, "kind"), "grown"),
 )
+_ORIGINALS = ["o0", "o1", "o2", "o3"]
+MEMBERS = {
+    "none": [],
+    "one": [{"name": "whole", "blocks": _ORIGINALS}],
+    "one with an accuracy": [{"name": "whole", "blocks": _ORIGINALS, "accuracy": 0.75}],
+}
+WRONG_MEMBERS = {
+    "one without its last block": [{"name": "whole", "blocks": _ORIGINALS[:-1]}],
+    "one in another order": [{"name": "whole", "blocks": _ORIGINALS[::-1]}],
+    "two that share blocks": [{"name": name, "blocks": _ORIGINALS} for name in "ab"],
+    "two of one name": [{"name": "a", "blocks": _ORIGINALS[:2]}, {"name": "a", "blocks": _ORIGINALS[2:]}],
+    "two that share a cut point's sides": [
+        {"name": "a", "blocks": _ORIGINALS[:2]},
+        {"name": "b", "blocks": _ORIGINALS[2:]},
+    ],
+    "an unknown block": [{"name": "whole", "blocks": [*_ORIGINALS, "o9"]}],
+    "no name": [{"blocks": _ORIGINALS}],
+    "no list": "whole",
+}
 SIZES = {
     "none": [],
     "one": [_size(8, 8)],
@@ -205,6 +224,8 @@ def manifest_cases() -> list[dict[str, Any]]:
         cases += [
             _case(f"input sizes: {name}", ("input_sizes",), outcome, value=value) for name, value in sizes.items()
         ]
+    for members, outcome in ((MEMBERS, ACCEPTED), (WRONG_MEMBERS, MANIFEST_ERROR)):
+        cases += [_case(f"members: {name}", ("members",), outcome, value=value) for name, value in members.items()]
     for name in BLOB_NAMES:
         cases.append(_case(f"blob {name!a}", ("blocks", 1, "renditions", 0, "blob"), MANIFEST_ERROR, value=name))
         cases.append(_case(f"shared {name!a}", ("blocks", 1, "renditions", 0, "shared"), MANIFEST_ERROR, value=[name]))
@@ -231,6 +252,7 @@ LIMITS: tuple[tuple[str, tuple[str | int, ...], int], ...] = (
     ("blocks; 16384 are allowed", ("blocks",), 16384),
     ("exits; 4096 are allowed", ("exits",), 4096),
     ("input sizes; 256 are allowed", ("input_sizes",), 256),
+    ("members; 64 are allowed", ("members",), 64),
     ("class names; 1048576 are allowed", ("task", "class_names"), 1 << 20),
     ("tensors at cut point 1; 64 are allowed", ("cut_points", 1, "tensors"), 64),
     ("renditions of o1; 64 are allowed", ("blocks", 1, "renditions"), 64),
@@ -250,6 +272,7 @@ def limit_cases() -> list[dict[str, Any]]:
     block = {"id": "o0", "start": 0, "end": 1, "kind": "original", "parameters": 0, "macs": 0, "renditions": []}
     exit_ = {"id": "x", "position": 1, "branch": "flat", "parameters": 0, "macs": 0, "renditions": []}
     short = {("blocks",): {"item": block}, ("exits",): {"item": exit_}}
+    short[("members",)] = {"item": {"name": "whole", "blocks": []}}
     return [
         {"refusal": refusal, "path": list(path), "most": most} | short.get(path, {}) for refusal, path, most in LIMITS
     ]

@@ -67,20 +67,23 @@ def _undominated(candidates: list[ExitCandidate]) -> list[ExitCandidate]:
 
 
 def candidates_by_macs(supernet: Supernet) -> tuple[list[ExitCandidate], float]:
-    """All exits with an accuracy, and the full model's time; both timed in MACs along the original path.
+    """All exits with an accuracy, and the full model's time; both timed in MACs along the original paths.
 
     For devices without measurements. Memory is that of float32 parameters.
     """
-    reached = [0]
-    for _, block in supernet.walk(supernet.original):
-        reached.append(reached[-1] + block.macs)
+    reached, whole = dict[int, int](), 0
+    for original in reversed(supernet.originals):  # the last is the largest, whose end counts
+        whole = 0
+        for _, block in supernet.walk(original):
+            whole += block.macs
+            reached[block.end] = whole
 
     def candidate(exit_: Exit, accuracy: float) -> ExitCandidate:
         reach, size = float(reached[exit_.position]), _PARAMETER_BYTES * exit_.parameters
         return ExitCandidate(exit_.id, exit_.position, accuracy, reach, float(exit_.macs), size)
 
     known = [candidate(exit_, exit_.accuracy) for exit_ in supernet.exits if exit_.accuracy is not None]
-    return known, float(reached[-1])
+    return known, float(whole)
 
 
 _BITS_PER_MS_AND_MBPS = 1000.0

@@ -253,8 +253,7 @@ def _server_tail(supernet: Supernet, own: tuple[Edge, ...], position: int, serve
     it is, the original blocks; else nothing.
     """
     precise = tuple(Edge(edge.block, supernet.block(edge.block).renditions[0].name, edge.input_size) for edge in own)
-    originals = tuple(edge for edge, block in supernet.walk(supernet.original) if block.start >= position)
-    ways = (precise, own, originals)
+    ways = (precise, own, supernet.originals_from(position))
     return next((tail for tail in ways if all(edge in server.edge_costs for edge in tail)), ())
 
 

@@ -19,7 +19,7 @@ WRITE_SCHEMA = (
     'python -c "import json, msgspec; from device_sdk.bundles.manifest import Manifest; '
     'print(json.dumps(msgspec.json.schema(Manifest), indent=1))" > docs/bundle_manifest.schema.json'
 )
-OPTIONAL = {"hybrid", "exits", "input_sizes", "public_names", "notes", "shared_sizes"}
+OPTIONAL = {"hybrid", "exits", "input_sizes", "public_names", "notes", "shared_sizes", "members"}
 DIGEST = "0123456789abcdef" * 4
 
 

@@ -1,0 +1,337 @@
+"""Stitches: linear maps from a cut point of one member to a cut point of another, fitted in closed form.
+
+A path may run the first blocks of one network and the last ones of another (Pan, Cai and Zhuang, "Stitchable Neural
+Networks", CVPR 2023); a 1×1 convolution between them, found by ridge regression on features of unlabelled images, makes
+this work without a training step. Feature legend: image n, channel c, height h, width w, token t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from device_sdk.progress import Progress
+from device_sdk.supernet.blocks import TensorSpec
+from packager.family.numbering import Place
+from packager.fitting.refit import Rows, solved
+from packager.supernet.blocks.trainable import TrainableBlock, count_macs
+from packager.supernet.input_sizes import resized
+
+Shape = tuple[int, ...]
+
+ROWS = 8_192  # of a regression, from all images together
+_HELD_OUT = 8  # one of so many images judges the fit
+_LARGEST_ERROR = 0.8  # relative squared, of a stitch that is judged at all
+_PER_SOURCE = 2  # targets of a cut point in one other member that are judged
+_JUDGED = 96  # stitches, at most, whose paths are run
+_KEPT = 16
+_LEAST_DISTANCE = 0.03  # of the largest member's MACs, between kept stitches of the same two members
+_BATCH = 8
+
+
+@dataclass(frozen=True)
+class MemberNetwork:
+    """A member's original blocks, its cut points' tensors, and the shapes of these at each further input size."""
+
+    blocks: tuple[TrainableBlock, ...]
+    cuts: tuple[tuple[TensorSpec, ...], ...]
+    sizes: tuple[tuple[Shape, ...], ...] = ()
+
+    @property
+    def inner(self) -> Iterator[int]:
+        """The cut points at which a stitch may start or end: those with one tensor of floats."""
+        for cut in range(1, len(self.cuts) - 1):
+            if len(self.cuts[cut]) == 1 and self.cuts[cut][0].dtype == "float32":
+                yield cut
+
+    def shapes(self, cut: int) -> tuple[Shape, ...]:
+        """The shape of the tensor at a cut point, at the own and then at each further input size."""
+        return (self.cuts[cut][0].shape, *(shapes[cut] for shapes in self.sizes))
+
+    def features(self, images: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+        """Each cut point behind the input with its features, for ``images`` [n, *input]."""
+        with torch.no_grad():
+            live = images
+            for block in self.blocks:
+                live = block.module(live)
+                yield block.end, live
+
+    def answers_from(self, cut: int, features: torch.Tensor) -> torch.Tensor:
+        """Class probabilities [n, classes] for the features at a cut point, in small batches."""
+        with torch.no_grad():
+            made = []
+            for live in features.split(_BATCH):
+                for block in self.blocks[cut:]:
+                    live = block.module(live)
+                made.append(live.softmax(1))
+            return torch.cat(made)
+
+    @cached_property
+    def macs_until(self) -> tuple[int, ...]:
+        """Multiply-accumulates up to each cut point."""
+        done = [0]
+        for block in self.blocks:
+            done.append(done[-1] + block.macs)
+        return tuple(done)
+
+
+class Stitch(nn.Module):
+    """A linear map over channels, behind a mean over 2×2 pixels where ``halved``, before a rectifier if ``rectified``.
+
+    Of ``maps`` [c, h, w] the channels come first, of tokens [t, c] and vectors [c] last.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor, *, maps: bool, halved: bool, rectified: bool) -> None:
+        super().__init__()
+        outputs, inputs = weight.shape
+        self.linear: nn.Module = nn.Conv2d(inputs, outputs, 1) if maps else nn.Linear(inputs, outputs)
+        with torch.no_grad():
+            assert isinstance(self.linear.weight, torch.Tensor)
+            assert isinstance(self.linear.bias, torch.Tensor)
+            self.linear.weight.copy_(weight.reshape(self.linear.weight.shape))
+            self.linear.bias.copy_(bias)
+        self.pool = nn.AvgPool2d(2, ceil_mode=True, count_include_pad=False) if halved else nn.Identity()
+        self.last = nn.ReLU() if rectified else nn.Identity()
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Features of the start → features of the end."""
+        answer: torch.Tensor = self.last(self.linear(self.pool(features)))
+        return answer
+
+
+@dataclass(frozen=True)
+class FittedStitch:
+    """A stitch from ``start`` to ``end``; ``error``: relative squared, on images that were not fitted.
+
+    ``loss``: mean total variation distance between the class probabilities of the path through it and those of the
+    largest member; ``path_macs``: of that path; ``gain``: how far the loss lies below that of the best rung that takes
+    no more work.
+    """
+
+    start: Place
+    end: Place
+    module: Stitch
+    error: float
+    macs: int
+    loss: float = 1.0
+    path_macs: int = 0
+    gain: float = 0.0
+
+
+def halving(source: Sequence[Shape], target: Sequence[Shape]) -> bool | None:
+    """How features of one cut point fit those of another at every input size, given their shapes at each.
+
+    False: as they are; True: with height and width halved, rounded up; None: not at all.
+    """
+    if len(source[0]) != len(target[0]) or len(source[0]) not in (1, 2, 3):
+        return None
+    pairs = [(a[1:], b[1:]) if len(a) == 3 else (a[:-1], b[:-1]) for a, b in zip(source, target, strict=True)]
+    if all(a == b for a, b in pairs):
+        return False
+    if len(source[0]) == 3 and all(tuple(-(-side // 2) for side in a) == b for a, b in pairs):
+        return True
+    return None
+
+
+class StitchFitter:
+    """Fits and judges stitches between members, the first of which is the largest.
+
+    Args:
+        images: unlabelled, prepared [n, *input], for the fits.
+        judges: further ones, for choosing.
+        smaller: a further input size at which half of the images are fitted, so that stitches hold there as well.
+    """
+
+    def __init__(
+        self,
+        networks: Sequence[MemberNetwork],
+        images: torch.Tensor,
+        judges: torch.Tensor,
+        *,
+        smaller: tuple[int, int] | None,
+        seed: int,
+        progress: Progress,
+    ) -> None:
+        self._networks, self._judges, self._seed, self._progress = networks, judges, seed, progress
+        half = len(images) // 2 if smaller is not None else len(images)
+        self._images = [images[:half], *([resized(images[half:], smaller)] if half < len(images) else [])]
+        self._held: list[torch.Tensor] = []
+
+    def best(self) -> tuple[FittedStitch, ...]:
+        """The stitches that earn their bytes, the best first: fitted, judged by the paths through them, and chosen."""
+        rows = self._rows()
+        fitted = list(self._fitted(rows))
+        del rows
+        return chosen(self._judged(shortlist(fitted)), self._rungs(), largest=self._networks[0].macs_until[-1])
+
+    def _rows(self) -> dict[tuple[Place, bool], tuple[torch.Tensor, torch.Tensor]]:
+        """Features at drawn positions, [rows, channels] to fit and to judge the fit, by cut point and halving.
+
+        Positions are equal for equal extents, so that rows of different members belong together.
+        """
+        found: dict[tuple[Place, bool], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+        wanted = self._pairs()
+        total = sum(len(images) for images in self._images) * len(self._networks)
+        per_image = max(1, ROWS * len(self._networks) // max(total, 1))
+        pool = nn.AvgPool2d(2, ceil_mode=True, count_include_pad=False)
+        with self._progress.task("features of members", total) as task:
+            for member, network in enumerate(self._networks):
+                sides = {(cut, halved) for (place, cut), _, halved in wanted if place == member}
+                sides |= {(cut, False) for _, (place, cut), _ in wanted if place == member}
+                for images in self._images:
+                    for first in range(0, len(images), _BATCH):
+                        batch = images[first : first + _BATCH]
+                        judges = torch.arange(first, first + len(batch)) % _HELD_OUT == 0
+                        for cut, features in network.features(batch):
+                            for halved in (False, True):
+                                if (cut, halved) in sides:
+                                    read = pool(features) if halved else features
+                                    picked = _picked(read, per_image, seed=self._seed)  # [n, positions, c]
+                                    fit, judge = found.setdefault(((member, cut), halved), ([], []))
+                                    fit.append(picked[~judges].flatten(0, 1))
+                                    judge.append(picked[judges].flatten(0, 1))
+                        task.advance(len(batch))
+        return {key: (torch.cat(fit), torch.cat(judge)) for key, (fit, judge) in found.items()}
+
+    def _pairs(self) -> list[tuple[Place, Place, bool]]:
+        """Cut points of two members whose features a linear map can join, and whether it halves them."""
+        pairs = []
+        for a, source in enumerate(self._networks):
+            for b, target in enumerate(self._networks):
+                for start in source.inner if a != b else ():
+                    for end in target.inner:
+                        halved = halving(source.shapes(start), target.shapes(end))
+                        if halved is not None and self._macs((a, start), (b, end)) < self._networks[0].macs_until[-1]:
+                            pairs.append(((a, start), (b, end), halved))
+        return pairs
+
+    def _macs(self, start: Place, end: Place) -> int:
+        """Multiply-accumulates of the path through a stitch, the stitch itself left out."""
+        source, target = self._networks[start[0]], self._networks[end[0]]
+        return source.macs_until[start[1]] + target.macs_until[-1] - target.macs_until[end[1]]
+
+    def _fitted(self, rows: Mapping[tuple[Place, bool], tuple[torch.Tensor, torch.Tensor]]) -> Iterator[FittedStitch]:
+        pairs = self._pairs()
+        with self._progress.task("fit stitches", len(pairs)) as task:
+            for start, end, halved in pairs:
+                (read, judges), (target, expected) = rows[start, halved], rows[end, False]
+                task.advance()
+                if len(read) < 2 * read.shape[1] or not bool(torch.isfinite(read).all()):
+                    continue
+                rectified = bool(target.min() >= 0)
+                solution = solved(Rows(read, torch.zeros_like(target), target), centred=True, rectified=rectified)
+                if solution is None:
+                    continue
+                weight, bias = (one.float() for one in solution)
+                answer = judges @ weight.T + bias
+                off = ((answer.clamp_min(0) if rectified else answer) - expected).square().mean()
+                error = float(off / expected.var().clamp_min(1e-12))
+                if error <= _LARGEST_ERROR:
+                    maps = len(self._networks[start[0]].cuts[start[1]][0].shape) == 3
+                    module = Stitch(weight, bias, maps=maps, halved=halved, rectified=rectified).eval()
+                    macs = count_macs(module, self._networks[start[0]].cuts[start[1]][0].shape)
+                    yield FittedStitch(start, end, module, error, macs, path_macs=self._macs(start, end) + macs)
+
+    def _judged(self, stitches: Sequence[FittedStitch]) -> list[FittedStitch]:
+        """The stitches with the losses of the paths through them."""
+        judged: list[FittedStitch] = []
+        expected = self._probabilities[0]
+        with self._progress.task("judge stitches", len(stitches)) as task:
+            for member, network in enumerate(self._networks):
+                mine = [one for one in stitches if one.start[0] == member]
+                losses = [0.0] * len(mine)
+                for first in range(0, len(self._judges), _BATCH):
+                    batch, want = self._judges[first : first + _BATCH], expected[first : first + _BATCH]
+                    for cut, features in network.features(batch) if mine else ():
+                        for place, one in enumerate(mine):
+                            if one.start[1] == cut:
+                                with torch.no_grad():
+                                    made = one.module(features)
+                                answer = self._networks[one.end[0]].answers_from(one.end[1], made)
+                                losses[place] += float((answer - want).abs().sum()) / 2
+                    task.advance(len(mine) * len(batch) / len(self._judges))
+                count = len(self._judges)
+                judged += [replace(one, loss=loss / count) for one, loss in zip(mine, losses, strict=True)]
+        return judged
+
+    def _rungs(self) -> list[tuple[int, float]]:
+        """Multiply-accumulates and loss of each member at each input size; work is taken to grow with the pixels."""
+        rungs = self.member_points()
+        own = self._judges.shape[2:]
+        with self._progress.task("judge members", len(self._networks)) as task:
+            for network in self._networks:
+                for shapes in network.sizes:
+                    size = (shapes[0][1], shapes[0][2])
+                    answers = network.answers_from(0, resized(self._judges, size))
+                    macs = round(network.macs_until[-1] * size[0] * size[1] / (own[0] * own[1]))
+                    rungs.append((macs, float((answers - self._probabilities[0]).abs().sum(1).mean()) / 2))
+                task.advance()
+        return rungs
+
+    @cached_property
+    def _probabilities(self) -> list[torch.Tensor]:
+        return [network.answers_from(0, self._judges) for network in self._networks]
+
+    def member_points(self) -> list[tuple[int, float]]:
+        """Multiply-accumulates and loss of each member against the first, on the judges."""
+        largest = self._probabilities[0]
+        losses = [float((own - largest).abs().sum(1).mean()) / 2 for own in self._probabilities]
+        return [(network.macs_until[-1], loss) for network, loss in zip(self._networks, losses, strict=True)]
+
+
+def _picked(features: torch.Tensor, count: int, *, seed: int) -> torch.Tensor:
+    """Features at up to ``count`` positions, the same ones for the same extents: [n, positions, c]."""
+    if features.dim() == 4:
+        flat = features.flatten(2).movedim(1, 2)
+    else:
+        flat = features[:, None] if features.dim() == 2 else features
+    positions = flat.shape[1]
+    if positions <= count:
+        return flat
+    return flat[:, torch.randperm(positions, generator=torch.Generator().manual_seed(seed))[:count]]
+
+
+def shortlist(stitches: Sequence[FittedStitch]) -> list[FittedStitch]:
+    """The stitches worth running: from each cut point to each other member the ends of least error and of least work.
+
+    The latter among those of nearly the least error. Of all these the ones of least error are kept.
+    """
+    groups: dict[tuple[Place, int], list[FittedStitch]] = {}
+    for one in stitches:
+        groups.setdefault((one.start, one.end[0]), []).append(one)
+    found: list[FittedStitch] = []
+    for group in groups.values():
+        best = min(group, key=lambda one: one.error)
+        near = [one for one in group if one.error <= 1.5 * best.error]
+        found += dict.fromkeys([best, min(near, key=lambda one: one.path_macs)][:_PER_SOURCE])
+    return sorted(found, key=lambda one: one.error)[:_JUDGED]
+
+
+def chosen(
+    stitches: Sequence[FittedStitch], rungs: Sequence[tuple[int, float]], *, largest: int
+) -> tuple[FittedStitch, ...]:
+    """Stitches whose paths lose less than everything of no more work: all rungs, and the other stitches' paths.
+
+    Of neighbours on this front, nearly alike in work, the better one; the best first.
+
+    Args:
+        rungs: multiply-accumulates and loss of each member at each input size.
+        largest: multiply-accumulates of the largest member.
+    """
+    front: list[FittedStitch] = []
+    for one in sorted(stitches, key=lambda one: (one.path_macs, one.loss)):
+        gain = min(loss for macs, loss in rungs if macs <= one.path_macs) - one.loss if _reached(rungs, one) else 0.0
+        if gain <= 0 or any(other.loss <= one.loss for other in front):
+            continue
+        if front and one.path_macs - front[-1].path_macs < _LEAST_DISTANCE * largest:
+            front.pop()
+        front.append(replace(one, gain=gain))
+    return tuple(sorted(front, key=lambda one: -one.gain)[:_KEPT])
+
+
+def _reached(rungs: Sequence[tuple[int, float]], stitch: FittedStitch) -> bool:
+    return any(macs <= stitch.path_macs for macs, _ in rungs)
