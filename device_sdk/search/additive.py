@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 _CONSTANT_MEAN, _CONSTANT_SPREAD = 2.5, 1.5  # log odds of a typical deployed model
 _SLOPE_MEAN, _SLOPE_SPREAD = 4.0, 4.0  # log odds lost per unit of relative squared feature error
-_ERROR_PER_SPAN = 0.05  # default for an added block without a measured error, per cut point
+_ERROR_PER_SPAN = 0.05  # default for an added block without a measured error, per replaced block
 _RENDITION_ERROR = 0.01  # default for a rendition other than the first, without a measured error
 _SIZE_ERROR = 0.2  # default for an input size without a measured error
 _SIZE_WEIGHT = 1.2  # converts a size's squared error to block error of equal log-odds loss (EfficientNet-Lite0)
@@ -235,7 +235,7 @@ def block_errors(supernet: Supernet) -> dict[str, float]:
     spans = {block.id: supernet.replaced(block) or 1 for block in added}
     known = [b.distillation_error / spans[b.id] for b in added if b.distillation_error is not None]
     per_span = float(np.median(known)) if known else _ERROR_PER_SPAN
-    errors = {block.id: block.distillation_error or 0.0 for block in supernet.blocks}
+    errors = {block.id: min(block.distillation_error or 0.0, _LARGEST_ERROR) for block in supernet.blocks}
     for block in added:
         own = block.distillation_error
         errors[block.id] = min(per_span * spans[block.id] if own is None else own, _LARGEST_ERROR)

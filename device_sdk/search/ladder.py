@@ -32,8 +32,8 @@ def ladder(supernet: Supernet) -> list[list[Subnet]]:
     sizes = sorted(supernet.sizes, key=lambda size: math.prod(size or own))
     others = sorted({edge.rendition for edge in supernet.edges})
     columns, seen = [], set[Subnet]()
-    for wholes in zip(*map(supernet.originals_at, sizes), strict=True):
-        first = wholes[0].edges[0].rendition
+    for own_size, wholes in zip(supernet.originals, zip(*map(supernet.originals_at, sizes), strict=True), strict=True):
+        first = own_size.edges[0].rendition
         for name in dict.fromkeys([first, *others]):
             rungs = dict.fromkeys(whole if name == first else supernet.in_rendition(whole, name) for whole in wholes)
             columns.append([one for one in rungs if one not in seen])

@@ -165,7 +165,7 @@ class Supernet:
     def _check_block(self, block: Block, mandatory: list[int]) -> None:
         if not 0 <= block.start < block.end <= self.output_index:
             raise ManifestError(f"block {block.id} runs from {block.start} to {block.end}")
-        if not block.fits_kind(self.replaced(block)):
+        if not block.is_original and not block.fits_kind(self.replaced(block)):
             raise ManifestError(f"block {block.id} is {block.kind}, but runs from {block.start} to {block.end}")
         _check_renditions(f"block {block.id}", block.renditions)
         following = bisect_right(mandatory, block.start)

@@ -72,6 +72,9 @@ def describe_bundle(bundle: Bundle) -> dict[str, Any]:
             "renditions": rendition_bytes(manifest, sizes),
             "manifest_bytes": bundle.manifest_bytes,
         },
+        "members": [
+            {"name": one.name, "blocks": list(one.blocks), "accuracy": one.accuracy} for one in manifest.members
+        ],
         "held": _held(bundle),
         "hybrid": None
         if hybrid is None
@@ -106,6 +109,8 @@ def _print_bundle(bundle: Bundle, described: dict[str, Any], *, brief: bool) -> 
         console.print(_partial(described["held"]))
     if brief:
         return
+    for member in bundle.manifest.members:
+        console.print(f"member {member.name}: {len(member.blocks)} blocks, {percent(member.accuracy)}")
     console.print(_block_table(bundle))
     if bundle.manifest.exits:
         console.print(_exit_table(bundle))

@@ -1,4 +1,4 @@
-"""``pathweave package``: a model becomes a bundle, two become a hybrid's pair, or one is only checked.
+"""``pathweave package``: a model becomes a bundle, several a family's, two a hybrid's pair, or one is only checked.
 
 Imports torch only inside functions, so that help works without the extra.
 """
@@ -20,6 +20,7 @@ from device_sdk.errors import PathweaveError, UsageError
 from device_sdk.extras import require
 from device_sdk.progress import SilentProgress
 from packager.commands.checking import check_model
+from packager.commands.families import package_members
 from packager.commands.inspecting import (
     described_exit,
     existing_file,
@@ -43,6 +44,7 @@ _OF_PAIRS = (
     *("pair", "training", "validation", "classes", "out", "version", "steps", "budget_minutes", "memory_gb", "seed"),
     *("private_key", "restart", "save_branches", "threads", "as_json"),
 )
+_NOT_OF_FAMILIES = ("check", "pair", "dry_run", "profile", "save_branches")
 
 
 def _shape(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int, int] | None:
@@ -77,6 +79,12 @@ def _crop(_: click.Context, __: click.Parameter, value: str | None) -> Any:
 
 @click.command()
 @click.option("--model", "specification", help="zoo:NAME, torchvision:NAME, timm:NAME or module:callable.")
+@click.option(
+    "--member",
+    "members",
+    multiple=True,
+    help="A further network of the same classes, SPEC or SPEC=WEIGHTS; may be repeated.",
+)
 @click.option("--check", is_flag=True, help="Only report what of the model can be adapted, or why not.")
 @click.option("--pair", type=existing_file, help="TOML file with two models to train as a hybrid, and how.")
 @click.option("--weights", type=existing_file, help="The model's pretrained weights (.safetensors, .pth).")
@@ -128,13 +136,16 @@ def _crop(_: click.Context, __: click.Parameter, value: str | None) -> Any:
 @click.option("--threads", type=click.IntRange(min=1), help="Threads for training [default: at most the usable cores].")
 @json_option
 @click.pass_context
-def package(context: click.Context, check: bool, pair: Path | None, **options: Any) -> None:
+def package(context: click.Context, check: bool, pair: Path | None, members: tuple[str, ...], **options: Any) -> None:
     """Turn a pretrained model into a bundle.
 
     The model's own weights stay unchanged. Merged blocks are trained to replace spans of its blocks, and exits to
     answer early. To resume an interrupted run, repeat the command.
 
     --check trains and writes nothing; it takes --data (for the error of smaller inputs), --budget-minutes, --memory-gb.
+
+    --member packages several networks as a family: devices choose among them, and among paths that run the first
+    blocks of one and the last of another.
 
     --pair trains a base for devices, a global model for a server and the router between them, and writes two bundles.
     """
@@ -143,11 +154,16 @@ def package(context: click.Context, check: bool, pair: Path | None, **options: A
     _require(context, needed if check or pair is not None else ("specification", *needed))
     if pair is not None:
         _refuse_what_a_pair_file_has(context)
+    if members:
+        _refuse(context, _NOT_OF_FAMILIES, "--member")
     limits = _limits(options, started, ("torch",) if check else ("torch", "onnx", "onnxscript", "safetensors"))
     if check:
         check_model(options, limits)
     elif pair is not None:
         package_pair(pair, options, limits)
+    elif members:
+        _require_length(options)
+        package_members(options, members, {name: options[name] for name in _OF_RECIPES}, limits)
     else:
         _package(options, limits)
 
@@ -156,6 +172,18 @@ def _require(context: click.Context, names: tuple[str, ...]) -> None:
     for parameter in context.command.params:
         if parameter.name in names and context.params[parameter.name] is None:
             raise click.MissingParameter(ctx=context, param=parameter)
+
+
+def _refuse(context: click.Context, names: tuple[str, ...], beside: str) -> None:
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name in names and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise UsageError(f"{parameter.opts[0]} does not go with {beside}")
+
+
+def _require_length(options: Mapping[str, Any]) -> None:
+    if all(options[name] is None for name in ("steps", "budget_minutes", "recipe_path")):
+        raise UsageError("the length of the training is missing", hint="give --budget-minutes, --steps or --recipe")
 
 
 def _refuse_what_a_pair_file_has(context: click.Context) -> None:
@@ -188,8 +216,7 @@ def _package(options: Mapping[str, Any], limits: Limits) -> None:
 
     out, as_json = options["out"], options["as_json"]
     with _joined() as ranks:
-        if all(options[name] is None for name in ("steps", "budget_minutes", "recipe_path")):
-            raise UsageError("the length of the training is missing", hint="give --budget-minutes, --steps or --recipe")
+        _require_length(options)
         shown = progress(as_json) if ranks.leads else SilentProgress()
         job = load_job(
             options["specification"],

@@ -28,7 +28,7 @@ MOST_MEMBERS = 8
 
 @dataclass(frozen=True)
 class MemberSource:
-    """Where a member comes from: its specification, as of ``load_model``, and the file of its weights."""
+    """The origin of a member: its specification, as of ``load_model``, and the file of its weights."""
 
     specification: str
     weights: Path | None = None

@@ -57,7 +57,7 @@ def numbered(depths: Sequence[Sequence[float]], edges: Iterable[tuple[Place, Pla
 
 
 def acyclic(depths: Sequence[Sequence[float]], edges: Sequence[tuple[Place, Place]]) -> tuple[tuple[Place, Place], ...]:
-    """Those of ``edges``, in order of preference, that leave the graph without a cycle."""
+    """The ``edges``, given in order of preference, that together leave the graph without a cycle."""
     kept: list[tuple[Place, Place]] = []
     for start, end in edges:
         if not _reaches(end, start, depths, kept):

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import torch
 
+from device_sdk import __version__
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import UsageError
 from device_sdk.progress import Progress, SilentProgress
@@ -27,6 +28,7 @@ from packager.family.members import FamilyMember
 from packager.family.numbering import acyclic, numbered
 from packager.family.stitch_blocks import stored_stitches
 from packager.family.stitches import FittedStitch, MemberNetwork, StitchFitter
+from packager.family.training import StitchTraining, trained
 from packager.inputs.job import Job
 from packager.output.bundle_folder import BundleWriter, Packaged, already_there, clear
 from packager.output.checkpoints import Checkpoints, encode_description
@@ -71,9 +73,10 @@ def package_family(
     times = StepTimes(progress or SilentProgress(), clock=limits.clock)
     if private_key is not None:
         signatures.sign(b"", private_key=private_key)  # an unusable key fails now
-    members = _with_sizes(members)
-    description = {"family": [one.name for one in members], "name": name or _name_of(members)}
-    description |= {one.name: _digest(one.job) for one in members}
+    default = f"{members[0].job.name}-family"[:128]
+    members = _prepared(members)
+    description = {"family": [one.name for one in members], "name": name or default}
+    description |= {one.name: _digest(one.job) for one in members} | {"pathweave": __version__}
     with OutputClaim(out) as claim:
         if restart:
             clear(out)
@@ -86,7 +89,8 @@ def package_family(
         checkpoints.begin()
         bundles = []
         for member in members:
-            made = package(member.job, work / member.name, progress=times, limits=limits)
+            own = dataclasses.replace(limits, started=None)
+            made = package(member.job, work / member.name, progress=times, limits=own)
             checkpoints.save_time()
             bundles.append(Bundle.open(made.folder))
         _require_joinable(bundles, members)
@@ -101,7 +105,15 @@ def package_family(
             seed=largest.recipe.seed,
             progress=times,
         )
-        stitches = fitter.best()
+        fitted = fitter.promising()
+        length = StitchTraining(steps=largest.recipe.steps or None, seconds=_seconds(members))
+        if length.is_none:
+            stitches = fitter.chosen(fitted)
+        else:
+            source, recipe = largest.batches(), largest.recipe
+            stitches = fitter.chosen(
+                fitted, trained(fitted, networks, source, recipe, length, folder=work, progress=times)
+            )
         depths = list(depths_of(bundles))
         allowed = acyclic(depths, [(one.start, one.end) for one in stitches])
         stitches = tuple(one for one in stitches if (one.start, one.end) in allowed)
@@ -128,7 +140,7 @@ def package_family(
                 blocks,
                 writer,
                 losses=[float(f"{loss * loss:.3g}") for _, loss in points],
-                name=name or _name_of(members),
+                name=name or default,
                 progress=times,
             )
             shown = tuple(_shown(block, one) for block, one in zip(blocks, stitches, strict=True))
@@ -145,27 +157,25 @@ def package_family(
         return PackagedFamily(packaged, shown, _part_bytes(packaged))
 
 
-def _with_sizes(members: Sequence[FamilyMember]) -> list[FamilyMember]:
-    """The members with one list of input sizes, where the recipe leaves the choice: what each would have alone."""
-    job = members[0].job
-    if job.recipe.input_sizes != "auto":
-        return list(members)
+def _prepared(members: Sequence[FamilyMember]) -> list[FamilyMember]:
+    """The members' jobs for a family: bundles of their own names, one list of input sizes, their share of the minutes.
+
+    Where the recipe leaves the sizes open, they are those that each member would have alone.
+    """
+    job, recipe = members[0].job, members[0].job.recipe
     own = (job.model.input_shape[1], job.model.input_shape[2])
-    sizes = {size for member in members for size in (member.own_size, *candidate_sizes(member.own_size))} - {own}
-    listed = tuple(sorted(sizes, reverse=True))
-    return [
-        dataclasses.replace(
-            one,
-            job=dataclasses.replace(
-                one.job, recipe=_replaced(one.job.recipe, input_sizes=listed), name=f"{one.job.name}-{one.name}"[:128]
-            ),
-        )
-        for one in members
-    ]
+    if recipe.input_sizes == "auto":
+        sizes = {size for member in members for size in (member.own_size, *candidate_sizes(member.own_size))} - {own}
+        recipe = msgspec.structs.replace(recipe, input_sizes=tuple(sorted(sizes, reverse=True)))
+    if recipe.budget_minutes is not None:
+        recipe = msgspec.structs.replace(recipe, budget_minutes=recipe.budget_minutes / (len(members) + 1))
+    return [dataclasses.replace(one, job=dataclasses.replace(one.job, recipe=recipe, name=one.name)) for one in members]
 
 
-def _replaced(recipe: Any, **change: Any) -> Any:
-    return msgspec.structs.replace(recipe, **change)
+def _seconds(members: Sequence[FamilyMember]) -> float | None:
+    """The stitches' share of the recipe's minutes: that of one member."""
+    minutes = members[0].job.recipe.budget_minutes  # a member's share
+    return None if minutes is None else 60 * minutes
 
 
 def _network(job: Job, bundle: Bundle) -> MemberNetwork:
@@ -221,10 +231,6 @@ def _shown(stored: StoredBlock, stitch: FittedStitch) -> dict[str, Any]:
         "loss": round(stitch.loss, 4),
         "gain": round(stitch.gain, 4),
     }
-
-
-def _name_of(members: Sequence[FamilyMember]) -> str:
-    return f"{members[0].job.name}-family"[:128]
 
 
 def _digest(job: Job) -> str:

@@ -7,6 +7,7 @@ this work without a training step. Feature legend: image n, channel c, height h,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,6 +29,7 @@ _HELD_OUT = 8  # one of so many images judges the fit
 _LARGEST_ERROR = 0.8  # relative squared, of a stitch that is judged at all
 _PER_SOURCE = 2  # targets of a cut point in one other member that are judged
 _JUDGED = 96  # stitches, at most, whose paths are run
+_BANDS, _PER_BAND = 12, 2
 _KEPT = 16
 _LEAST_DISTANCE = 0.03  # of the largest member's MACs, between kept stitches of the same two members
 _BATCH = 8
@@ -123,7 +125,7 @@ class FittedStitch:
 
 
 def halving(source: Sequence[Shape], target: Sequence[Shape]) -> bool | None:
-    """How features of one cut point fit those of another at every input size, given their shapes at each.
+    """Tell whether features of one cut point fit those of another at every input size, given their shapes at each.
 
     False: as they are; True: with height and width halved, rounded up; None: not at all.
     """
@@ -161,12 +163,19 @@ class StitchFitter:
         self._images = [images[:half], *([resized(images[half:], smaller)] if half < len(images) else [])]
         self._held: list[torch.Tensor] = []
 
-    def best(self) -> tuple[FittedStitch, ...]:
-        """The stitches that earn their bytes, the best first: fitted, judged by the paths through them, and chosen."""
+    def promising(self) -> tuple[FittedStitch, ...]:
+        """Fitted stitches, judged by the paths through them: the best ones of each band of work."""
         rows = self._rows()
         fitted = list(self._fitted(rows))
         del rows
-        return chosen(self._judged(shortlist(fitted)), self._rungs(), largest=self._networks[0].macs_until[-1])
+        return best_of_bands(self._judged(shortlist(fitted)))
+
+    def chosen(self, fitted: Sequence[FittedStitch], trained: Sequence[FittedStitch] = ()) -> tuple[FittedStitch, ...]:
+        """The stitches that earn their bytes, the best first; each as fitted or as trained, whichever loses less."""
+        after = {(one.start, one.end): one for one in self._judged(trained)}
+        pairs = [(one, after.get((one.start, one.end), one)) for one in fitted]
+        better = [min(pair, key=lambda one: one.loss) for pair in pairs]
+        return chosen(better, self._rungs(), largest=self._networks[0].macs_until[-1])
 
     def _rows(self) -> dict[tuple[Place, bool], tuple[torch.Tensor, torch.Tensor]]:
         """Features at drawn positions, [rows, channels] to fit and to judge the fit, by cut point and halving.
@@ -215,26 +224,23 @@ class StitchFitter:
         return source.macs_until[start[1]] + target.macs_until[-1] - target.macs_until[end[1]]
 
     def _fitted(self, rows: Mapping[tuple[Place, bool], tuple[torch.Tensor, torch.Tensor]]) -> Iterator[FittedStitch]:
-        pairs = self._pairs()
-        with self._progress.task("fit stitches", len(pairs)) as task:
-            for start, end, halved in pairs:
-                (read, judges), (target, expected) = rows[start, halved], rows[end, False]
+        """All stitches of a small enough error. Those from one cut point share their matrix."""
+        ends: dict[tuple[Place, bool, bool], list[Place]] = {}
+        for start, end, halved in self._pairs():
+            rectified = bool(rows[end, False][0].min() >= 0)
+            ends.setdefault((start, halved, rectified), []).append(end)
+        with self._progress.task("fit stitches", len(ends)) as task:
+            for (start, halved, rectified), group in ends.items():
+                read, judges = rows[start, halved]
+                shape = self._networks[start[0]].cuts[start[1]][0].shape
+                if len(read) >= 2 * read.shape[1] and bool(torch.isfinite(read).all()):
+                    targets = [rows[end, False] for end in group]
+                    for end, weight, bias, error in _solutions(read, judges, targets, group, rectified=rectified):
+                        maps = len(shape) == 3
+                        module = Stitch(weight, bias, maps=maps, halved=halved, rectified=rectified).eval()
+                        macs = count_macs(module, shape)
+                        yield FittedStitch(start, end, module, error, macs, path_macs=self._macs(start, end) + macs)
                 task.advance()
-                if len(read) < 2 * read.shape[1] or not bool(torch.isfinite(read).all()):
-                    continue
-                rectified = bool(target.min() >= 0)
-                solution = solved(Rows(read, torch.zeros_like(target), target), centred=True, rectified=rectified)
-                if solution is None:
-                    continue
-                weight, bias = (one.float() for one in solution)
-                answer = judges @ weight.T + bias
-                off = ((answer.clamp_min(0) if rectified else answer) - expected).square().mean()
-                error = float(off / expected.var().clamp_min(1e-12))
-                if error <= _LARGEST_ERROR:
-                    maps = len(self._networks[start[0]].cuts[start[1]][0].shape) == 3
-                    module = Stitch(weight, bias, maps=maps, halved=halved, rectified=rectified).eval()
-                    macs = count_macs(module, self._networks[start[0]].cuts[start[1]][0].shape)
-                    yield FittedStitch(start, end, module, error, macs, path_macs=self._macs(start, end) + macs)
 
     def _judged(self, stitches: Sequence[FittedStitch]) -> list[FittedStitch]:
         """The stitches with the losses of the paths through them."""
@@ -295,6 +301,34 @@ def _picked(features: torch.Tensor, count: int, *, seed: int) -> torch.Tensor:
     return flat[:, torch.randperm(positions, generator=torch.Generator().manual_seed(seed))[:count]]
 
 
+def _solutions(
+    read: torch.Tensor,
+    judges: torch.Tensor,
+    targets: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    ends: Sequence[Place],
+    *,
+    rectified: bool,
+) -> Iterator[tuple[Place, torch.Tensor, torch.Tensor, float]]:
+    """For each end whose features [rows, channels] can be reached: weight, bias, and the error on the judges.
+
+    The targets are fitted side by side, each in units of its own deviation.
+    """
+    spreads = [target.std().clamp_min(1e-6) for target, _ in targets]
+    aim = torch.cat([target / spread for (target, _), spread in zip(targets, spreads, strict=True)], dim=1)
+    solution = solved(Rows(read, torch.zeros_like(aim), aim), centred=True, rectified=rectified)
+    if solution is None:
+        return
+    widths = [target.shape[1] for target, _ in targets]
+    parts = zip(*(one.float().split(widths) for one in solution), strict=True)
+    for end, (weight, bias), spread, (_, expected) in zip(ends, parts, spreads, targets, strict=True):
+        scaled, shift = weight * spread, bias * spread
+        answer = judges @ scaled.T + shift
+        off = ((answer.clamp_min(0) if rectified else answer) - expected).square().mean()
+        error = float(off / expected.var().clamp_min(1e-12))
+        if error <= _LARGEST_ERROR:
+            yield end, scaled, shift, error
+
+
 def shortlist(stitches: Sequence[FittedStitch]) -> list[FittedStitch]:
     """The stitches worth running: from each cut point to each other member the ends of least error and of least work.
 
@@ -309,6 +343,18 @@ def shortlist(stitches: Sequence[FittedStitch]) -> list[FittedStitch]:
         near = [one for one in group if one.error <= 1.5 * best.error]
         found += dict.fromkeys([best, min(near, key=lambda one: one.path_macs)][:_PER_SOURCE])
     return sorted(found, key=lambda one: one.error)[:_JUDGED]
+
+
+def best_of_bands(stitches: Sequence[FittedStitch]) -> tuple[FittedStitch, ...]:
+    """The stitches of least loss in each of twelve bands of work, evenly spaced in its logarithm."""
+    if not stitches:
+        return ()
+    least = math.log(min(one.path_macs for one in stitches))
+    width = max(math.log(max(one.path_macs for one in stitches)) - least, 1e-9) / _BANDS
+    bands: dict[int, list[FittedStitch]] = {}
+    for one in sorted(stitches, key=lambda one: one.loss):
+        bands.setdefault(min(int((math.log(one.path_macs) - least) / width), _BANDS - 1), []).append(one)
+    return tuple(one for band in sorted(bands) for one in bands[band][:_PER_BAND])
 
 
 def chosen(

@@ -23,7 +23,7 @@ def repeated(case, count):
     manifest = copy.deepcopy(MANIFEST)
     *way, last = case["path"]
     place = reduce(lambda found, step: found[step], way, manifest)
-    one = LETTER if isinstance(place[last], str) else [case.get("item", place[last][0])]
+    one = LETTER if isinstance(place[last], str) else [case["item"] if "item" in case else place[last][0]]
     place[last] = one * count
     return json.dumps(manifest).encode()
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from device_sdk.errors import ManifestError, UsageError
-from device_sdk.supernet.blocks import Block, CutPoint, Exit, Golden, InputSize, Rendition, TensorSpec
+from device_sdk.supernet.blocks import Block, CutPoint, Exit, Golden, InputSize, Member, Rendition, TensorSpec
 from device_sdk.supernet.plan import (
     UNREACHABLE_CONFIDENCE,
     Abstain,
@@ -367,3 +367,84 @@ def checking_s(count):
 def test_long_blocks_over_many_cut_points_are_checked_in_linear_time():
     """Each of them was compared with every cut point that it jumps over: 256 times as long for 16 times as many."""
     assert checking_s(16_000) < 64 * min(checking_s(1000) for _ in range(3))
+
+
+# families
+
+
+def family(*, members=None, extra=()):
+    """A large network 0 → 1 → 3 → 4 and a small one 0 → 2 → 4, with a stitch from 1 to 2."""
+    blocks = [
+        block("a.o0", 0, 1),
+        block("a.o1", 1, 3),
+        block("a.o2", 3, 4),
+        block("b.o0", 0, 2),
+        block("b.o1", 2, 4),
+        block("stitch", 1, 2, "stitch"),
+        *extra,
+    ]
+    members = members or [Member("a", ("a.o0", "a.o1", "a.o2")), Member("b", ("b.o0", "b.o1"), 0.5)]
+    return Supernet(cuts(5), blocks, members=members)
+
+
+def test_each_member_has_an_original_path_and_the_first_is_the_full_model():
+    supernet = family()
+    assert [path.block_ids for path in supernet.originals] == [("a.o0", "a.o1", "a.o2"), ("b.o0", "b.o1")]
+    assert supernet.original == supernet.originals[0] == supernet.originals_at(())[0]
+
+
+def test_originals_lead_from_one_cut_point_of_a_member_to_another():
+    supernet = family()
+
+    def stretches(start, end):
+        return [[one.id for one in stretch] for stretch in supernet.original_stretches(start, end)]
+
+    assert stretches(0, 4) == [["a.o0", "a.o1", "a.o2"], ["b.o0", "b.o1"]]
+    assert stretches(1, 4) == [["a.o1", "a.o2"]]
+    assert stretches(1, 2) == []  # of two members
+    assert [edge.block for edge in supernet.originals_from(2)] == ["b.o1"]
+    assert [edge.block for edge in supernet.originals_from(0)] == ["a.o0", "a.o1", "a.o2"]
+
+
+def test_paths_through_a_stitch_are_subnets():
+    supernet = family()
+    supernet.check(Subnet((Edge("a.o0"), Edge("stitch"), Edge("b.o1"))))
+    assert supernet.replaced(supernet.block("stitch")) is None
+    assert supernet.replaced(supernet.block("a.o1")) == 1
+
+
+def test_blocks_replace_originals_of_their_member():
+    family(extra=[block("m", 1, 4, "merged"), block("s", 2, 4, "shrunk")])
+    for wrong in (block("m", 2, 4, "merged"), block("s", 1, 4, "shrunk"), block("m", 1, 2, "merged")):
+        with pytest.raises(ManifestError, match=f"block {wrong.id} is {wrong.kind}, but runs from"):
+            family(extra=[wrong])
+
+
+def test_a_member_may_be_one_block():
+    supernet = Supernet(
+        cuts(3),
+        [block("a.o0", 0, 1), block("a.o1", 1, 2), block("b.o0", 0, 2)],
+        members=[Member("a", ("a.o0", "a.o1")), Member("b", ("b.o0",))],
+    )
+    assert [len(path.edges) for path in supernet.originals] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ([Member("a", ("a.o0", "a.o1", "a.o2"))], "do not list each original block once"),
+        ([Member("a", ("a.o0", "a.o1", "a.o2")), Member("b", ("b.o1", "b.o0"))], "do not make one path"),
+        ([Member("a", ("a.o0", "b.o1")), Member("b", ("b.o0", "a.o1", "a.o2"))], "do not make one path"),
+        ([Member("a", ("a.o0", "a.o1", "a.o2")), Member("a", ("b.o0", "b.o1"))], "same name"),
+    ],
+)
+def test_members_that_are_no_paths_are_refused(members, message):
+    with pytest.raises(ManifestError, match=message):
+        family(members=members)
+
+
+def test_a_cut_point_of_two_members_is_refused():
+    blocks = [block("a.o0", 0, 1), block("a.o1", 1, 2), block("b.o0", 0, 1), block("b.o1", 1, 2)]
+    members = [Member("a", ("a.o0", "a.o1")), Member("b", ("b.o0", "b.o1"))]
+    with pytest.raises(ManifestError, match="just one member"):
+        Supernet(cuts(3), blocks, members=members)

@@ -23,6 +23,7 @@ import pathweave.sdk.supernet.Exit
 import pathweave.sdk.supernet.Golden
 import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.InputSize
+import pathweave.sdk.supernet.Member
 import pathweave.sdk.supernet.Rendition
 import pathweave.sdk.supernet.Supernet
 import pathweave.sdk.supernet.TensorSpec
@@ -30,7 +31,7 @@ import pathweave.sdk.supernet.extents
 import pathweave.sdk.supernet.sides
 
 /** Its major version is the one that is understood. */
-public const val FORMAT_VERSION: String = "1.5"
+public const val FORMAT_VERSION: String = "1.6"
 
 private const val SHARED_SIZED_SINCE = 3 // minor version from which every shared blob has a size
 private const val BLOB_MAX_BYTES_STATED = 1L shl 31
@@ -74,9 +75,11 @@ public data class Manifest(
     val sharedSizes: Map<String, Long> = emptyMap(),
     /** Of the base of a hybrid (1.4): its plan as JSON text, for [decodePlan]. */
     val hybridPlan: String? = null,
+    /** Of a family, the largest first; none for one network. Since 1.6. */
+    val members: List<Member> = emptyList(),
 ) {
     /** The graph of this bundle. */
-    public fun supernet(): Supernet = Supernet(cutPoints, blocks, exits, inputSizes)
+    public fun supernet(): Supernet = Supernet(cutPoints, blocks, exits, inputSizes, members)
 
     /** Every blob that the manifest names, with its size where it is stated. */
     public fun blobs(): Map<String, Long?> {
@@ -211,6 +214,7 @@ private fun manifest(root: JsonPlace): Manifest {
         sharedSizes = root.optional("shared_sizes")?.entries().orEmpty()
             .mapValues { (_, size) -> size.whole(least = 0, most = BLOB_MAX_BYTES_STATED) },
         hybridPlan = root.nullable("hybrid")?.let(::hybridPlan),
+        members = root.optional("members")?.items().orEmpty().map(::member),
     )
 }
 
@@ -288,6 +292,12 @@ private fun block(place: JsonPlace): Block {
         distillationError = place.nullable("distillation_error")?.number(),
     )
 }
+
+private fun member(place: JsonPlace) = Member(
+    name = place["name"].text(),
+    blocks = place["blocks"].texts(),
+    accuracy = place.nullable("accuracy")?.number(),
+)
 
 private fun exit(place: JsonPlace): Exit {
     place.nullable("weight_group")?.text()

@@ -21,6 +21,7 @@ private const val MAX_RENDITIONS = 64L // per block or exit
 private const val MAX_SHARED = 4_096L // per rendition
 private const val MAX_INPUT_SIZES = 256L
 private const val MAX_EDGES = 1L shl 18
+private const val MAX_MEMBERS = 64L
 private const val MAX_CLASSES = 1L shl 20
 private const val MAX_TEXT = 4_096 // characters of a name; notes and the recipe are not limited
 private const val SHOWN_NAME = 80
@@ -32,6 +33,7 @@ internal fun checkLimits(manifest: Manifest) {
     checkCount("blocks", manifest.blocks.size, MAX_BLOCKS)
     checkCount("exits", manifest.exits.size, MAX_EXITS)
     checkCount("input sizes", manifest.inputSizes.size, MAX_INPUT_SIZES)
+    checkCount("members", manifest.members.size, MAX_MEMBERS)
     checkCount("class names", manifest.task.classNames.size, MAX_CLASSES)
     for (cut in manifest.cutPoints) checkCount("tensors at cut point ${cut.index}", cut.tensors.size, MAX_TENSORS)
     for (block in manifest.blocks) checkOwner(block.id, block.renditions)
@@ -58,6 +60,7 @@ private fun checkShape(shape: List<Int>, batch: Int) {
 
 private fun checkTexts(manifest: Manifest) {
     manifest.task.classNames.forEach(::checkText)
+    for (one in manifest.members) checkText(one.name)
     for (cut in manifest.cutPoints) for (spec in cut.tensors) checkText(spec.name)
     for (one in manifest.blocks.flatMap { it.renditions } + manifest.exits.flatMap { it.renditions }) {
         checkText(one.name)

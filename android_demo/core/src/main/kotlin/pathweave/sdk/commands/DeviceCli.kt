@@ -136,9 +136,9 @@ private class Asking(
     /** The full model, split at the last cut point whose tensors can travel. */
     private fun split(): Plan {
         val supernet = model.bundle.supernet
-        val inner = supernet.cutPoints.subList(1, supernet.outputIndex)
+        val inner = supernet.walk(supernet.original).dropLast(1).map { (_, block) -> supernet.cutPoints[block.end] }
         val cut = inner.last { point -> point.tensors.all { it.dtype == DType.FLOAT32 } }
-        val tail = supernet.walk(supernet.original).filter { (_, block) -> block.start >= cut.index }.map { it.first }
+        val tail = supernet.originalsFrom(cut.index)
         val server = RemoteRef(name + TAIL, model.bundle.digest)
         return Plan(supernet.original, split = Split(cut.index, List(cut.tensors.size) { BITS }, tail, server))
     }

@@ -255,15 +255,16 @@ private fun partsAlone(bundle: Bundle): List<Part> {
 /**
  * The subnets to measure: the original, the cheapest, the original in each rendition and input size, random ones.
  *
- * With several renditions, some random subnets keep their mix of renditions; the others use one rendition wherever they
- * can, as good subnets do. Under a memory cap all but the original fit in one piece: the random ones that do, and the
- * lightest.
+ * Of a family the originals of all members, of which each further input size has one, in turn. With several renditions,
+ * some random subnets keep their mix of renditions; the others use one rendition wherever they can, as good subnets do.
+ * Under a memory cap all but the original fit in one piece: the random ones that do, and the lightest.
  */
 private fun subnetsToFit(workspace: Workspace, costs: CostModel, seed: Long): List<Subnet> {
     val supernet = workspace.bundle.supernet
     val cheapest = kCheapest(supernet, costs::edgeLatencyMs, k = 1)[0].subnet
     val names = supernet.edges.map { it.rendition }.distinct().sorted()
-    val whole = listOf(supernet.original) + supernet.sizes.drop(1).map { supernet.anySizeOriginal.at(it) }
+    val atSizes = supernet.sizes.drop(1).map(supernet::originalsAt)
+    val whole = supernet.originals + atSizes.mapIndexed { number, members -> members[number % members.size] }
     val plain = whole.flatMap { path -> names.map { supernet.inRendition(path, it) } }
     val random = sampleUniformly(supernet, 3 * FITTED_SUBNETS, SplitMix64(seed)).mapIndexed { number, drawn ->
         val variants = if (names.size > 1) listOf(drawn) + names.map { supernet.inRendition(drawn, it) } else listOf(drawn)

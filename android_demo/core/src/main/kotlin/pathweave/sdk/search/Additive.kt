@@ -27,7 +27,7 @@ private const val CONSTANT_MEAN = 2.5 // log odds of a typical deployed model
 private const val CONSTANT_SPREAD = 1.5
 private const val SLOPE_MEAN = 4.0 // log odds lost per unit of relative squared feature error
 private const val SLOPE_SPREAD = 4.0
-private const val ERROR_PER_SPAN = 0.05 // default for an added block without a measured error, per cut point
+private const val ERROR_PER_SPAN = 0.05 // default for an added block without a measured error, per replaced block
 private const val RENDITION_ERROR = 0.01 // default for a rendition other than the first, without a measured error
 private const val SIZE_ERROR = 0.2 // default for an input size without a measured error
 private const val SIZE_WEIGHT = 1.2 // converts a size's squared error to block error of equal log-odds loss
@@ -261,17 +261,22 @@ internal fun unsharedNoise(correct: List<BooleanArray>): Double {
 }
 
 /**
- * Relative squared feature error of each block against the original blocks; 0 for the originals.
+ * Relative squared feature error of each block against the original blocks that it replaces.
  *
- * A missing error is the median error per spanned cut point of the other blocks, times the block's span.
+ * Of an original block 0, or in a family what its member loses there against the largest. A missing error is the median
+ * error per replaced block of the other added blocks, times the number of those that this one replaces.
  */
 internal fun blockErrors(supernet: Supernet): Map<String, Double> {
     val added = supernet.blocks.filter { it.kind != BlockKind.ORIGINAL }
-    val known = added.mapNotNull { block -> block.distillationError?.let { it / (block.end - block.start) } }
+    val spans = added.associate { it.id to (supernet.replaced(it) ?: 1) }
+    val known = added.mapNotNull { block -> block.distillationError?.let { it / spans.getValue(block.id) } }
     val perSpan = if (known.isEmpty()) ERROR_PER_SPAN else median(known)
     return supernet.blocks.associate { block ->
-        val own = block.distillationError ?: (perSpan * (block.end - block.start))
-        block.id to if (block.kind == BlockKind.ORIGINAL) 0.0 else minOf(own, LARGEST_ERROR)
+        val own = block.distillationError
+        block.id to when (block.kind) {
+            BlockKind.ORIGINAL -> minOf(own ?: 0.0, LARGEST_ERROR)
+            else -> minOf(own ?: (perSpan * spans.getValue(block.id)), LARGEST_ERROR)
+        }
     }
 }
 

@@ -162,20 +162,23 @@ private const val TIME_SHARE = 0.4 // of the search, after which no further rung
 private const val ALWAYS = 2 // rungs of each rendition within the budget that are evaluated whatever the time limit
 
 /**
- * All rungs, without repetition: a list per rendition, by name; in it the smallest input first.
+ * All rungs, without repetition: a list per member and rendition, by name; in it the smallest input first.
  *
  * A block that lacks a rendition runs in its first one.
  */
 public fun ladder(supernet: Supernet): List<List<Subnet>> {
     val own = supernet.cutPoints[0].tensors[0].shape.drop(1).fold(1, Int::times)
-    val wholes = (listOf(supernet.original) + supernet.sizes.drop(1).map { supernet.anySizeOriginal.at(it) })
-        .sortedBy { it.inputSize?.let { size -> size.height * size.width } ?: own }
-    val first = supernet.original.edges[0].rendition
-    val names = (listOf(first) + supernet.edges.map { it.rendition }.distinct().sorted()).distinct()
+    val atSizes = supernet.sizes.sortedBy { it?.let { size -> size.height * size.width } ?: own }
+        .map(supernet::originalsAt)
+    val others = supernet.edges.map { it.rendition }.distinct().sorted()
     val seen = HashSet<Subnet>()
-    return names.map { name ->
-        val rungs = wholes.map { if (name == first) it else supernet.inRendition(it, name) }.distinct()
-        rungs.filter { it !in seen }.also { seen += rungs }
+    return supernet.originals.withIndex().flatMap { (member, original) ->
+        val wholes = atSizes.map { it[member] }
+        val first = original.edges[0].rendition
+        (listOf(first) + others).distinct().map { name ->
+            val rungs = wholes.map { if (name == first) it else supernet.inRendition(it, name) }.distinct()
+            rungs.filter { it !in seen }.also { seen += rungs }
+        }
     }.filter { it.isNotEmpty() }
 }
 

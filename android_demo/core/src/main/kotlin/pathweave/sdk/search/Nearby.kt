@@ -162,7 +162,7 @@ private fun nearestReplacement(
  * Replacements of edges first … last-1 of the subnet, all outside the nodes [start] … [end].
  *
  * Either a single edge replaces all edges between two nodes of the path, or the original blocks replace a block that
- * spans several. With changes of the input size, these moves connect all subnets.
+ * spans several. With changes of the input size, these moves connect all subnets of one pretrained network.
  */
 private fun replacements(supernet: Supernet, subnet: Subnet, start: Int, end: Int): List<Replacement> = buildList {
     val nodes = nodesOf(supernet, subnet)
@@ -177,10 +177,8 @@ private fun replacements(supernet: Supernet, subnet: Subnet, start: Int, end: In
             if (listOf(edge) != subnet.edges.subList(first, last)) add(Replacement(first, last, listOf(edge)))
         }
         val block = supernet.block(replaced.block)
-        if (block.end > block.start + 1) {
-            val originals = if (subnet.inputSize == null) supernet.original else supernet.anySizeOriginal
-            val stretch = originals.at(subnet.inputSize).edges.subList(block.start, block.end)
-            add(Replacement(first, first + 1, stretch))
+        for (originals in supernet.originalStretches(block.start, block.end)) {
+            if (originals.size > 1) add(Replacement(first, first + 1, supernet.edgesAlong(originals, subnet.inputSize)))
         }
     }
 }

@@ -22,6 +22,9 @@ public value class BlockKind(public val text: String) {
         public val ORIGINAL: BlockKind = BlockKind("original")
         public val MERGED: BlockKind = BlockKind("merged")
         public val SHRUNK: BlockKind = BlockKind("shrunk")
+
+        /** Of the blocks that lead from one member of a family to another. */
+        public val STITCH: BlockKind = BlockKind("stitch")
     }
 }
 
@@ -99,7 +102,22 @@ public data class Block(
     val renditions: List<Rendition>,
     /** Relative squared error of its features against the original blocks; null where it was not measured. */
     val distillationError: Double? = null,
-)
+) {
+    /** Whether its kind may replace so many originals of one member; null: its ends are not of one member. */
+    internal fun fitsKind(replaced: Int?): Boolean = when (kind) {
+        BlockKind.SHRUNK -> replaced != null && replaced <= 1
+        BlockKind.MERGED -> replaced != null && replaced > 1
+        else -> true
+    }
+}
+
+/**
+ * One pretrained network of a family.
+ *
+ * [blocks]: ids of its original blocks, from the input to the output. [accuracy]: on the data of the packager's
+ * validation; null where it was not measured.
+ */
+public data class Member(val name: String, val blocks: List<String>, val accuracy: Double? = null)
 
 /** A branch that answers early from cut point [position]. */
 public data class Exit(

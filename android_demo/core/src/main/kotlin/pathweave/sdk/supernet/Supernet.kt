@@ -1,6 +1,9 @@
 /**
  * The supernet: the directed acyclic graph whose edges are the renditions of all blocks at every input size.
  *
+ * It holds one pretrained network, or several that share the input and the output: a family. The cut points of all
+ * members are numbered together, so that every block leads to a higher number.
+ *
  * The input size is a dimension of the path: the graph has one copy of the inner cut points per input size, and all
  * copies share the input and the output. Algorithms on paths see nodes and edges only and need no notion of sizes.
  */
@@ -16,7 +19,7 @@ private const val MOST_BITS = 8 // of a value on its way to a server
 /**
  * The directed acyclic graph whose edges are the renditions of all blocks.
  *
- * @throws ManifestError the parts do not make a graph on which an original path 0 → N exists.
+ * @throws ManifestError the parts do not make a graph on which the originals of each member lead from 0 to N.
  */
 public class Supernet(
     public val cutPoints: List<CutPoint>,
@@ -24,6 +27,8 @@ public class Supernet(
     public val exits: List<Exit> = emptyList(),
     /** Besides the model's own. */
     public val inputSizes: List<InputSize> = emptyList(),
+    /** Of a family, the largest first; none for a bundle of one network. */
+    public val members: List<Member> = emptyList(),
 ) {
     private val blocksById = blocks.associateBy { it.id }
     private val exitsById = exits.associateBy { it.id }
@@ -32,6 +37,17 @@ public class Supernet(
         for (index in cutPoints.size - 2 downTo 0) {
             next[index] = if (cutPoints[index + 1].mandatory) index + 1 else next[index + 1]
         }
+    }
+
+    /** The original blocks of each member, from the input on. */
+    private val chains by lazy {
+        if (members.isEmpty()) listOf(blocks.filter { it.kind == BlockKind.ORIGINAL }.sortedBy { it.start })
+        else members.map { it.blocks.map(::block) }
+    }
+
+    /** For each member, its cut points and the number of its originals that lead to each. */
+    private val places by lazy {
+        chains.map { chain -> mapOf(0 to 0) + chain.withIndex().associate { (at, block) -> block.end to at + 1 } }
     }
 
     /** The input sizes of edges: the model's own, written as null, then the others. */
@@ -47,13 +63,10 @@ public class Supernet(
         refuseUnless(outputIndex >= 1) { "there is no cut point besides the input" }
         refuseUnless(blocksById.size == blocks.size) { "two blocks have the same id" }
         cutPoints.forEach(::checkTensors)
+        checkOriginals()
         blocks.forEach(::checkBlock)
         refuseUnless(exitsById.size == exits.size) { "two exits have the same id" }
         exits.forEach(::checkExit)
-        val starts = blocks.filter { it.kind == BlockKind.ORIGINAL }.map { it.start }.sorted()
-        refuseUnless(starts == (0 until outputIndex).toList()) {
-            "the original blocks do not make one path from the input to the output"
-        }
         checkInputSizes(this)
     }
 
@@ -87,19 +100,50 @@ public class Supernet(
     /** All edges, by the node that they leave. */
     public val edges: List<Edge> = edgesFrom.flatMap { leaving -> leaving.map { it.first } }
 
-    /** The path of the original blocks in their first rendition at the model's own size: the developer's model. */
-    public val original: Subnet = Subnet(originals().map { Edge(it.id, it.renditions.first().name) })
+    /** [original] of each member, the largest first. */
+    public val originals: List<Subnet> = chains.map { Subnet(edgesAlong(it)) }
+
+    /**
+     * The path of the original blocks in their first rendition at the model's own size: the developer's model.
+     *
+     * Of a family that of the largest member.
+     */
+    public val original: Subnet get() = originals[0]
+
+    private val anySizeOriginals = chains.map { Subnet(anySizeEdges(it)) }
 
     /**
      * The path of the original blocks in their first renditions that run at every input size.
      *
      * The same as [original] where there is only one size.
      */
-    public val anySizeOriginal: Subnet = Subnet(
-        originals().map { block ->
-            Edge(block.id, block.renditions.first { it.anySize || inputSizes.isEmpty() }.name)
-        },
-    )
+    public val anySizeOriginal: Subnet get() = anySizeOriginals[0]
+
+    /** The original path of each member at an input size, the largest member first. */
+    public fun originalsAt(inputSize: ImageSize?): List<Subnet> =
+        if (inputSize == null) originals else anySizeOriginals.map { it.at(inputSize) }
+
+    /**
+     * The original blocks that lead from one cut point to another: of one member; between input and output of all.
+     *
+     * Empty where no member passes both.
+     */
+    public fun originalStretches(start: Int, end: Int): List<List<Block>> =
+        chains.zip(places).filter { (_, at) -> start in at && end in at }.map { (chain, at) ->
+            val first = at.getValue(start)
+            chain.subList(first, maxOf(first, at.getValue(end))) // empty where a block leads back, which is refused later
+        }
+
+    /** The number of originals that [block] replaces; null for one between two members. */
+    public fun replaced(block: Block): Int? = originalStretches(block.start, block.end).maxOfOrNull { it.size }
+
+    /** [blocks] in their first renditions that run at an input size. */
+    public fun edgesAlong(blocks: List<Block>, inputSize: ImageSize? = null): List<Edge> =
+        if (inputSize == null) blocks.map { Edge(it.id, it.renditions.first().name) }
+        else anySizeEdges(blocks).map { it.at(inputSize) }
+
+    /** The original blocks from a cut point to the output, of the member that passes it. */
+    public fun originalsFrom(position: Int): List<Edge> = edgesAlong(originalStretches(position, outputIndex).first())
 
     private val edgeSet by lazy { edges.toSet() }
 
@@ -348,7 +392,9 @@ public class Supernet(
         edge to block(edge.block)
     }
 
-    private fun originals(): List<Block> = blocks.filter { it.kind == BlockKind.ORIGINAL }.sortedBy { it.start }
+    private fun anySizeEdges(blocks: List<Block>): List<Edge> = blocks.map { block ->
+        Edge(block.id, block.renditions.first { it.anySize || inputSizes.isEmpty() }.name)
+    }
 
     private fun resized(to: InputSize): List<CutPoint> = cutPoints.zip(to.shapes) { cut, shapes ->
         cut.copy(tensors = cut.tensors.zip(shapes) { spec, shape -> spec.copy(shape = shape) })
@@ -359,15 +405,30 @@ public class Supernet(
         for (tensor in cut.tensors) checkShape(tensor, tensor.shape, cut)
     }
 
+    /** Each member's originals lead from 0 to N; every other cut point is passed by just one member. */
+    private fun checkOriginals() {
+        refuseUnless(members.distinctBy { it.name }.size == members.size) { "two members have the same name" }
+        val ids = blocks.filter { it.kind == BlockKind.ORIGINAL }.map { it.id }
+        val listed = members.flatMap { it.blocks }.ifEmpty { ids }
+        refuseUnless(listed.sorted() == ids.sorted()) { "the members do not list each original block once" }
+        val passed = chains.flatMap { chain ->
+            val ends = listOf(0) + chain.map { it.end }
+            refuseUnless(chain.map { it.start } == ends.dropLast(1) && ends.last() == outputIndex) {
+                "the original blocks do not make one path from the input to the output"
+            }
+            ends.drop(1).dropLast(1)
+        }
+        refuseUnless(passed.sorted() == (1 until outputIndex).toList()) {
+            "a cut point is not one that the original blocks of just one member pass"
+        }
+    }
+
     private fun checkBlock(block: Block) {
         val (start, end) = block.start to block.end
         refuseUnless(start in 0 until end && end <= outputIndex) { "block ${block.id} runs from $start to $end" }
-        val fits = when (block.kind) {
-            BlockKind.ORIGINAL, BlockKind.SHRUNK -> end - start == 1
-            BlockKind.MERGED -> end - start > 1
-            else -> true
+        refuseUnless(block.fitsKind(replaced(block))) {
+            "block ${block.id} is ${block.kind}, but runs from $start to $end"
         }
-        refuseUnless(fits) { "block ${block.id} is ${block.kind}, but runs from $start to $end" }
         checkRenditions("block ${block.id}", block.renditions)
         val jumped = nextMandatory[start]
         refuseUnless(jumped >= end) { "block ${block.id} jumps over the mandatory cut point $jumped" }

@@ -26,6 +26,7 @@ import pathweave.sdk.supernet.BlockKind
 import pathweave.sdk.supernet.CutPoint
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.ImageSize
+import pathweave.sdk.supernet.Member
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
@@ -77,6 +78,27 @@ class ManifestTest {
         assertEquals(Plan(Subnet(listOf(Edge("o0")))), decodePlan(found.toByteArray()))
         assertEquals(null, decodeManifest(good).hybridPlan)
         assertRefused<ManifestError> { decodeManifest(withHybrid("middle")) }
+    }
+
+    @Test
+    fun `members are read, and make the graph`() {
+        fun withMembers(members: String): ByteArray =
+            JsonObject((tree as JsonObject) + ("members" to Json.parseToJsonElement(members))).toString().toByteArray()
+        val ids = decodeManifest(good).supernet().original.edges.map { it.block }
+        val blocks = ids.joinToString { "\"$it\"" }
+        val manifest = decodeManifest(withMembers("""[{"name": "whole", "blocks": [$blocks], "accuracy": 0.75}]"""))
+        assertEquals(listOf(Member("whole", ids, accuracy = 0.75)), manifest.members)
+        assertEquals(manifest.members, manifest.supernet().members)
+        assertEquals(emptyList<Member>(), decodeManifest(good).members)
+        assertEquals(null, decodeManifest(withMembers("""[{"name": "a", "blocks": [$blocks]}]""")).members[0].accuracy)
+        for ((members, message) in listOf(
+            """[{"name": "a", "blocks": [$blocks, "o0"]}]""" to "the members do not list each original block once",
+            """[{"name": "${"n".repeat(4_097)}", "blocks": [$blocks]}]""" to "has more than 4096 characters",
+            """[{"blocks": [$blocks]}]""" to "`name` - at `$.members[0]`",
+        )) {
+            val error = assertRefused<ManifestError> { decodeManifest(withMembers(members)) }
+            assertTrue(message in error.message!!, error.message)
+        }
     }
 
     @Test
@@ -157,11 +179,9 @@ class ManifestTest {
     /** The manifest with an item at the path of [case], or a letter that UTF-16 writes as two, [count] times. */
     private fun repeated(case: JsonElement, count: Int): ByteArray {
         val path = case["path"].items.map { it.text }
-        val place = path.fold(tree) { found, step -> if (found is JsonArray) found[step.toInt()] else found[step] }
-        val value = when (place) {
-            is JsonArray -> ((case as JsonObject)["item"] ?: place[0]).let { item -> JsonArray(List(count) { item }) }
-            else -> JsonPrimitive("\uD834\uDD1E".repeat(count))
-        }
+        fun there() = path.fold(tree) { found, step -> if (found is JsonArray) found[step.toInt()] else found[step] }
+        val item = (case as JsonObject)["item"] ?: (there() as? JsonArray)?.get(0)
+        val value = if (item == null) JsonPrimitive("\uD834\uDD1E".repeat(count)) else JsonArray(List(count) { item })
         return tree.changed(path, value).toString().toByteArray()
     }
 

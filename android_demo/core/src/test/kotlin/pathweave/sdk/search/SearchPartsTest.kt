@@ -26,9 +26,15 @@ import pathweave.sdk.numerics.normal
 import pathweave.sdk.policies.Adaptations
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.OnnxRuntime
+import pathweave.sdk.subnetOf
+import pathweave.sdk.subnetsOf
 import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Edge
+import pathweave.sdk.supernet.EdgeCost
+import pathweave.sdk.supernet.Family
 import pathweave.sdk.supernet.Subnet
+import pathweave.sdk.supernet.Supernet
 import pathweave.sdk.supernet.enumerateSubnets
 
 class SearchPartsTest {
@@ -157,6 +163,55 @@ class SearchPartsTest {
         cache.unpin(key("d"))
         assertNull(cache[key("d")])
     }
+
+    @Test
+    fun `every member and rendition has a column of all input sizes, and nothing stands twice`() {
+        val expected = listOf(
+            listOf("2x2: a0 a1@int8 a2", "a0 a1 a2"),
+            listOf("2x2: a0@int8 a1@int8 a2@int8", "a0@int8 a1@int8 a2@int8"),
+            listOf("2x2: b0 b1 b2", "b0 b1 b2"),
+        )
+        assertEquals(expected, ladder(Family.supernet()).map(::subnetsOf))
+    }
+
+    @Test
+    fun `the first column is that of the rendition at the model's own size, also where it runs at no other`() {
+        val renditions = listOf(Family.rendition("fp32", anySize = false), Family.rendition("int8"))
+        val chain = List(5) { Family.block("o$it", it, it + 1, renditions = renditions) }
+        val int8 = chain.joinToString(" ") { "${it.id}@int8" }
+        val expected = listOf(listOf("2x2: $int8", "o0 o1 o2 o3 o4"), listOf(int8))
+        assertEquals(expected, ladder(Family.supernet(chain, members = emptyList())).map(::subnetsOf))
+    }
+
+    @Test
+    fun `an original of a smaller member costs what it loses against the largest`() {
+        val (merged, shrunk) = Family.merged.copy(distillationError = 0.25) to Family.shrunk
+        val small = Family.originals.map { if (it.id == "b1") it.copy(distillationError = 0.375) else it }
+        val errors = blockErrors(Family.supernet(small + Family.stitch + merged + shrunk))
+        assertEquals(listOf(0.0, 0.0, 0.0, 0.0, 0.375, 0.0), Family.originals.map { errors.getValue(it.id) })
+        // what the merged block loses is for two originals; where nothing was measured, each counts half of it
+        assertEquals(listOf(0.25, 0.125, 0.125), listOf("m", "h", "s").map { errors.getValue(it) })
+        val model = AdditiveModel(EdgeNumbers(Family.supernet(small)))
+        assertTrue(model.priorLoss(subnetOf("b0 b1 b2")) > model.priorLoss(subnetOf("a0 a1 a2")))
+    }
+
+    @Test
+    fun `what comes near a path of a family is a path`() {
+        val supernet = Family.supernet()
+        val costs = CostModel(supernet.edges.associateWith { EdgeCost(msOf(supernet, it), 1.0, 1, 1) })
+        val subnets = enumerateSubnets(supernet, 1000).toList()
+        val random = SplitMix64(3)
+        val found = mutableSetOf<Subnet>()
+        for (lowMs in listOf(1.0, 2.0, 3.0)) {
+            val nearby = Neighbourhood(supernet, costs, Budget(memoryMb = 1.0), lowMs, lowMs + 0.5)
+            for (subnet in subnets) repeat(20) { nearbyMutate(nearby, subnet, random)?.let { found += it } }
+        }
+        found.forEach(supernet::check)
+        assertEquals(subnets.toSet(), found)
+    }
+
+    /** One for an original, a half for each other block. */
+    private fun msOf(supernet: Supernet, edge: Edge) = if (supernet.block(edge.block) in Family.originals) 1.0 else 0.5
 
     @Test
     fun `the complementary error function is that of Python`() {

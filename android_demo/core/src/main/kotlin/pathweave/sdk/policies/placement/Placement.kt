@@ -70,17 +70,24 @@ internal class Survival(stopTimes: StopTimes, val fullTime: Double) {
 }
 
 /**
- * The exits of [supernet] whose accuracy is known, timed in MACs, and the MACs of the original path: for devices
- * without measurements. Memory is that of float32 parameters.
+ * The exits of [supernet] whose accuracy is known, and the full model's time, both timed in MACs along the original
+ * paths: for devices without measurements. Memory is that of float32 parameters.
  */
 internal fun candidatesByMacs(supernet: Supernet): Pair<List<ExitCandidate>, Double> {
-    val reached = supernet.walk(supernet.original).runningFold(0L) { macs, (_, block) -> macs + block.macs }
+    val reached = HashMap<Int, Long>()
+    for (original in supernet.originals.asReversed()) { // the last is the largest, whose end counts
+        var macs = 0L
+        for ((_, block) in supernet.walk(original)) {
+            macs += block.macs
+            reached[block.end] = macs
+        }
+    }
     val known = supernet.exits.mapNotNull { exit ->
         val accuracy = exit.accuracy ?: return@mapNotNull null
-        val reach = reached[exit.position].toDouble()
+        val reach = reached.getValue(exit.position).toDouble()
         ExitCandidate(exit.id, exit.position, accuracy, reach, exit.macs.toDouble(), PARAMETER_BYTES * exit.parameters)
     }
-    return known to reached.last().toDouble()
+    return known to reached.getValue(supernet.outputIndex).toDouble()
 }
 
 /**

@@ -18,6 +18,8 @@ import pathweave.sdk.double
 import pathweave.sdk.get
 import pathweave.sdk.int
 import pathweave.sdk.items
+import pathweave.sdk.supernet.Exit
+import pathweave.sdk.supernet.Family
 import pathweave.sdk.text
 import pathweave.sdk.texts
 
@@ -65,6 +67,15 @@ class PlacementTest {
         }
         val one = ExitCandidate("x", 1, 0.5, 1.0, 0.0, 1)
         assertFalse(placeExactly(listOf(one), 2.0, 1) { true }.optimal)
+    }
+
+    @Test
+    fun `without measurements an exit is reached along the member that passes its cut point`() {
+        val exits = List(4) { Exit("x$it", it + 1, "flat", 1, 1, listOf(Family.rendition("fp32")), accuracy = 0.5) }
+        val (candidates, fullTime) = candidatesByMacs(Family.supernet(exits = exits + exits[0].copy("y", accuracy = null)))
+        assertEquals(listOf("x0", "x1", "x2", "x3"), candidates.map { it.exit })
+        assertEquals(listOf(10.0, 100.0, 1_010.0, 10_100.0), candidates.map { it.reachTime })
+        assertEquals(101_010.0, fullTime) // of the largest
     }
 
     @Test

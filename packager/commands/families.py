@@ -1,0 +1,108 @@
+"""``pathweave package --model A --member B …``: several pretrained networks in one bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from device_sdk.commands.command_line import emit, progress
+from packager.commands.inspecting import percent, print_minutes, shortened
+
+if TYPE_CHECKING:
+    from packager.family.pipeline import PackagedFamily
+    from packager.pipeline import Limits
+
+_OF_JOBS = ("input_shape", "training", "validation", "version", "recipe_path", "classes")
+
+
+def package_members(
+    options: Mapping[str, Any], members: tuple[str, ...], overrides: Mapping[str, Any], limits: Limits
+) -> None:
+    """Package ``--model`` and all of ``--member`` as one family; ``overrides``: of the recipe."""
+    from packager.family.members import MemberSource, load_family
+    from packager.family.pipeline import package_family
+    from packager.inputs.pixels import Pixels
+
+    as_json = options["as_json"]
+    shown = progress(as_json)
+    family = load_family(
+        [MemberSource(options["specification"], options["weights"]), *map(MemberSource.parse, members)],
+        **{name: options[name] for name in _OF_JOBS},
+        overrides=overrides,
+        pixels=Pixels(options["normalisation"], options["interpolation"], options["crop"]),
+        progress=shown,
+    )
+    for note in (note for member in family for note in member.job.notes):
+        click.echo(f"note: {note}", err=True)
+    packaged = package_family(
+        family,
+        options["out"],
+        name=options["name"],
+        private_key=options["private_key"],
+        restart=options["restart"],
+        progress=shown,
+        limits=limits,
+    )
+    described = _described(packaged, options["out"])
+    emit(described, as_json=as_json, text=lambda: _print(packaged, described))
+
+
+def _described(family: PackagedFamily, out: Path) -> dict[str, Any]:
+    from device_sdk.bundles.bundle import SIGNATURE, Bundle
+    from device_sdk.supernet.paths import architecture_count
+
+    packaged = family.packaged
+    manifest, bundle = packaged.manifest, Bundle.open(packaged.folder)
+    peak_mb = None if packaged.peak_rss_bytes is None else round(packaged.peak_rss_bytes / 1e6)
+    return {
+        "bundle": str(out),
+        "signed": (packaged.folder / SIGNATURE).exists(),
+        "fresh": packaged.fresh,
+        "minutes": round(packaged.seconds / 60, 2),
+        "peak_rss_mb": peak_mb,
+        "blocks": len(manifest.blocks),
+        "architecture_count": str(architecture_count(manifest.supernet())),
+        "members": [
+            {
+                "name": member.name,
+                "accuracy": member.accuracy,
+                "macs": sum(bundle.supernet.block(name).macs for name in member.blocks),
+                "bytes": family.part_bytes[member.name],
+            }
+            for member in manifest.members
+        ],
+        "stitches": [dict(one) for one in family.stitches],
+        "bundle_bytes": sum(bundle.blob_sizes().values()),
+        "ladder_bytes": sum(family.part_bytes.values()),
+        "notes": list(manifest.notes),
+        "step_seconds": dict(packaged.step_seconds),
+    }
+
+
+def _print(family: PackagedFamily, described: Mapping[str, Any]) -> None:
+    click.echo(
+        f"{described['bundle']}: {len(described['members'])} members, {described['blocks']} blocks,"
+        f" {described['architecture_count']} architectures"
+    )
+    for member in described["members"]:
+        click.echo(
+            f"  {member['name']}: {percent(member['accuracy'])}, {member['macs'] / 1e6:.1f} million"
+            f" multiply-accumulates, {member['bytes'] / 1e6:.1f} MB"
+        )
+    for one in described["stitches"]:
+        click.echo(
+            f"  stitch {one['id']}: a path of {one['path_macs'] / 1e6:.1f} million multiply-accumulates, nearer to"
+            f" {described['members'][0]['name']} by {100 * one['gain']:.1f} points than the members of no more work"
+        )
+    click.echo(
+        f"{described['bundle_bytes'] / 1e6:.1f} MB in all renditions;"
+        f" the members alone in their first {described['ladder_bytes'] / 1e6:.1f} MB"
+    )
+    for note in described["notes"]:
+        click.echo(f"note: {shortened(note)}")
+    print_minutes(family.packaged)
+    if not described["signed"]:
+        click.echo("not signed: pathweave sign key new NAME makes a key, --key NAME.key signs with it")

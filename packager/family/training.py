@@ -1,0 +1,155 @@
+"""Trains stitches end to end: the path through each imitates the answers of the largest member.
+
+Only the stitches learn; all blocks of the members stay as they are. The closed-form start is kept for a stitch that
+answers no better on the judges afterwards. A killed run goes on from its last saved state.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from device_sdk.progress import Progress
+from packager.data.batches import BatchSource
+from packager.family.stitches import FittedStitch, MemberNetwork
+from packager.inputs.recipe import Recipe
+from packager.output.checkpoints import read_state, write_state
+from packager.tasks import Classification, mixed_loss
+from packager.torch_device import on_device, resolve_device
+
+STATE = "stitches.pt"
+_PATHS = 3  # per batch
+_HIGHEST_RATE, _LOWEST_SHARE = 2e-3, 0.05  # of Adam; weights are of the size of one
+_SAVE_EVERY_S = 60.0
+
+
+@dataclass(frozen=True)
+class StitchTraining:
+    """The length of the stitches' training: ``steps``, or ``seconds`` of ``clock``."""
+
+    steps: int | None = None
+    seconds: float | None = None
+    clock: Callable[[], float] = time.monotonic
+
+    @property
+    def is_none(self) -> bool:
+        """True if nothing is trained."""
+        return not (self.steps or self.seconds)
+
+
+def trained(
+    stitches: Sequence[FittedStitch],
+    networks: Sequence[MemberNetwork],
+    source: BatchSource,
+    recipe: Recipe,
+    length: StitchTraining,
+    *,
+    folder: Path,
+    progress: Progress,
+) -> tuple[FittedStitch, ...]:
+    """The stitches with trained modules, in the same order; their losses are those from before.
+
+    A batch is run through the members once; some stitches in turn continue from its features.
+    """
+    if length.is_none or not stitches:
+        return tuple(stitches)
+    device = resolve_device(recipe.device)
+    made = [replace(one, module=copy.deepcopy(one.module)) for one in stitches]
+    for one in made:
+        one.module.requires_grad_(True)
+    modules = [*(block.module for network in networks for block in network.blocks), *(one.module for one in made)]
+    with on_device(modules, device):
+        _Run(made, networks, source, recipe, length, device, folder).go(progress)
+    for one in made:
+        one.module.requires_grad_(False)
+    return tuple(made)
+
+
+class _Run:
+    def __init__(
+        self,
+        stitches: Sequence[FittedStitch],
+        networks: Sequence[MemberNetwork],
+        source: BatchSource,
+        recipe: Recipe,
+        length: StitchTraining,
+        device: torch.device,
+        folder: Path,
+    ) -> None:
+        self._stitches, self._networks, self._source = stitches, networks, source
+        self._recipe, self._length, self._device, self._path = recipe, length, device, folder / STATE
+        weights = [one for stitch in stitches for one in stitch.module.parameters()]
+        self._optimizer = torch.optim.Adam(weights, lr=_HIGHEST_RATE)
+        self._step, self._spent_s = 0, 0.0
+        state: dict[str, Any] | None = read_state(self._path)
+        if state is not None:
+            for stitch, weights_ in zip(stitches, state["stitches"], strict=True):
+                stitch.module.load_state_dict(weights_)
+            self._optimizer.load_state_dict(state["optimizer"])
+            self._step, self._spent_s = state["step"], state["seconds"]
+
+    def go(self, progress: Progress) -> None:
+        """Train until the length is reached."""
+        clock, shown = self._length.clock, self._share()
+        started, saved = clock() - self._spent_s, clock()
+        with progress.task("train stitches", 1.0, done=shown) as task:
+            while self._share() < 1:
+                loss = self._update()
+                self._step += 1
+                self._spent_s = clock() - started
+                task.note(f"loss {loss:.3f}")
+                task.advance(self._share() - shown)
+                shown = self._share()
+                if clock() - saved > _SAVE_EVERY_S:
+                    self._save()
+                    saved = clock()
+        self._save()
+
+    def _share(self) -> float:
+        by_steps = self._step / self._length.steps if self._length.steps else 0.0
+        by_time = self._spent_s / self._length.seconds if self._length.seconds else 0.0
+        return min(1.0, max(by_steps, by_time))
+
+    def _update(self) -> float:
+        images, labels = self._source.batch(self._step)
+        images, labels = images.to(self._device), labels.to(self._device)
+        count = min(_PATHS, len(self._stitches))
+        mine = [self._stitches[(self._step * count + turn) % len(self._stitches)] for turn in range(count)]
+        wanted = {one.start for one in mine}
+        features: dict[tuple[int, int], torch.Tensor] = {}
+        for member, network in enumerate(self._networks):
+            last = len(network.blocks)
+            if member == 0 or any(place == member for place, _ in wanted):
+                for cut, found in network.features(images):
+                    if (member, cut) in wanted or (member == 0 and cut == last):
+                        features[member, cut] = found
+        teacher = features[0, len(self._networks[0].blocks)]
+        for group in self._optimizer.param_groups:
+            group["lr"] = _HIGHEST_RATE * max(1 - self._share(), _LOWEST_SHARE)
+        self._optimizer.zero_grad(set_to_none=True)
+        total = 0.0
+        for one in mine:
+            live = one.module(features[one.start])
+            for block in self._networks[one.end[0]].blocks[one.end[1] :]:
+                live = block.module(live)
+            recipe = self._recipe
+            loss = mixed_loss(Classification(), live, labels, teacher, temperature=recipe.temperature, label_weight=0.0)
+            loss.backward()
+            total += float(loss.detach())
+        self._optimizer.step()
+        return total / count
+
+    def _save(self) -> None:
+        state = {
+            "stitches": [one.module.state_dict() for one in self._stitches],
+            "optimizer": self._optimizer.state_dict(),
+            "step": self._step,
+            "seconds": self._spent_s,
+        }
+        write_state(self._path, state)
