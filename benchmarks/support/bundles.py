@@ -18,7 +18,7 @@ CHECKOUT = Path(__file__).parents[2]
 ZOO = CHECKOUT / "zoo"
 _MODEL, _QUICK_MODEL = "resnet56_cifar10", "resnet20_cifar10"
 _QUICK_STEPS = 4
-_MAKERS = ("exporting", "fitting", "renditions", "supernet", "tracing")  # rooms of the packager
+_MAKERS = ("exporting", "family", "fitting", "renditions", "supernet", "tracing")  # rooms of the packager
 
 
 def adapted_bundle(options: BenchOptions, *, renditions: Sequence[str] = ("fp32",)) -> Path:

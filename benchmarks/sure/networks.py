@@ -95,17 +95,19 @@ def networks(options: BenchOptions) -> Iterator[SureNetwork | Skipped]:
             yield Skipped(entry.name, missing)
             continue
         folder = entry.make(options)
-        load = _photographs if entry.photographs else _cifar
+        load = photograph_samples if entry.photographs else cifar_samples
         private, report = load(options, folder, "search"), load(options, folder, "report")
         yield SureNetwork(entry.name, folder, private, report, entry.seconds, entry.time_limit_s)
 
 
-def _photographs(options: BenchOptions, folder: Path, part: str) -> Samples:
+def photograph_samples(options: BenchOptions, folder: Path, part: str) -> Samples:
+    """Photographs of a part of imagenette, for the bundle in ``folder``, which has ImageNet's classes."""
     found = load_photographs(options.data_folder, (part,), limit=QUICK_SAMPLES if options.quick else REPORTED)
     return Samples(found.images, found.labels)
 
 
-def _cifar(options: BenchOptions, folder: Path, part: str) -> Samples:
+def cifar_samples(options: BenchOptions, folder: Path, part: str) -> Samples:
+    """Images of a part of CIFAR-10, labelled with the classes of the bundle in ``folder``."""
     names = Bundle.open(folder).manifest.task.class_names
     found = load_dataset(f"{options.data_folder / 'cifar10' / 'test.zip'}#{part}").relabelled(names)
     order = SplitMix64(0).shuffled(range(len(found)))[: QUICK_SAMPLES if options.quick else len(found)]

@@ -38,7 +38,7 @@ from packager.pipeline import Limits, package
 from packager.planning.run_plan import StepTimes
 from packager.supernet.input_sizes import candidate_sizes
 
-_FITTED, _JUDGED = 256, 96  # training images for the stitches' fits, validation images for choosing among them
+_FITTED, _JUDGED = 256, 64  # training images for the stitches' fits, validation images for choosing among them
 
 
 @dataclass(frozen=True)

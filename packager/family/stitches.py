@@ -19,14 +19,16 @@ from device_sdk.progress import Progress
 from device_sdk.supernet.blocks import TensorSpec
 from packager.family.numbering import Place
 from packager.fitting.refit import Rows, solved
-from packager.supernet.blocks.trainable import TrainableBlock, count_macs
+from packager.supernet.blocks.trainable import TrainableBlock
 from packager.supernet.input_sizes import resized
 
 Shape = tuple[int, ...]
 
-ROWS = 8_192  # of a regression, from all images together
+ROWS = 4_096  # of a regression, from all images together
 _HELD_OUT = 8  # one of so many images judges the fit
 _LARGEST_ERROR = 0.8  # relative squared, of a stitch that is judged at all
+_WIDEST = 2  # channels of a cut point, times the least at any with maps of its extents
+_DEEPEST = 0.35  # difference of depths between start and end
 _PER_SOURCE = 2  # targets of a cut point in one other member that are judged
 _JUDGED = 96  # stitches, at most, whose paths are run
 _BANDS, _PER_BAND = 12, 2
@@ -43,12 +45,23 @@ class MemberNetwork:
     cuts: tuple[tuple[TensorSpec, ...], ...]
     sizes: tuple[tuple[Shape, ...], ...] = ()
 
-    @property
-    def inner(self) -> Iterator[int]:
-        """The cut points at which a stitch may start or end: those with one tensor of floats."""
-        for cut in range(1, len(self.cuts) - 1):
-            if len(self.cuts[cut]) == 1 and self.cuts[cut][0].dtype == "float32":
-                yield cut
+    @cached_property
+    def inner(self) -> tuple[int, ...]:
+        """The cut points at which a stitch may start or end: those with one tensor of floats, not of many channels.
+
+        Where a block widens its features, a map from there costs most and joins no better than one beside it.
+        """
+        cuts = [cut for cut in range(1, len(self.cuts) - 1) if len(self.cuts[cut]) == 1]
+        shapes = {cut: self.cuts[cut][0].shape for cut in cuts if self.cuts[cut][0].dtype == "float32"}
+        least: dict[Shape, int] = {}
+        for shape in shapes.values():
+            extents, channels = _extents(shape)
+            least[extents] = min(channels, least.get(extents, channels))
+        return tuple(
+            cut
+            for cut, (extents, channels) in ((cut, _extents(shape)) for cut, shape in shapes.items())
+            if channels <= _WIDEST * least[extents]
+        )
 
     def shapes(self, cut: int) -> tuple[Shape, ...]:
         """The shape of the tensor at a cut point, at the own and then at each further input size."""
@@ -71,6 +84,10 @@ class MemberNetwork:
                     live = block.module(live)
                 made.append(live.softmax(1))
             return torch.cat(made)
+
+    def depth(self, cut: int) -> float:
+        """The share of the work that is done at a cut point."""
+        return self.macs_until[cut] / max(self.macs_until[-1], 1)
 
     @cached_property
     def macs_until(self) -> tuple[int, ...]:
@@ -124,6 +141,11 @@ class FittedStitch:
     gain: float = 0.0
 
 
+def _extents(shape: Shape) -> tuple[Shape, int]:
+    """Pixels or tokens, and channels: first in maps [c, h, w], last in tokens [t, c] and vectors [c]."""
+    return (shape[1:], shape[0]) if len(shape) == 3 else (shape[:-1], shape[-1])
+
+
 def halving(source: Sequence[Shape], target: Sequence[Shape]) -> bool | None:
     """Tell whether features of one cut point fit those of another at every input size, given their shapes at each.
 
@@ -131,7 +153,7 @@ def halving(source: Sequence[Shape], target: Sequence[Shape]) -> bool | None:
     """
     if len(source[0]) != len(target[0]) or len(source[0]) not in (1, 2, 3):
         return None
-    pairs = [(a[1:], b[1:]) if len(a) == 3 else (a[:-1], b[:-1]) for a, b in zip(source, target, strict=True)]
+    pairs = [(_extents(a)[0], _extents(b)[0]) for a, b in zip(source, target, strict=True)]
     if all(a == b for a, b in pairs):
         return False
     if len(source[0]) == 3 and all(tuple(-(-side // 2) for side in a) == b for a, b in pairs):
@@ -213,6 +235,8 @@ class StitchFitter:
             for b, target in enumerate(self._networks):
                 for start in source.inner if a != b else ():
                     for end in target.inner:
+                        if abs(source.depth(start) - target.depth(end)) > _DEEPEST:
+                            continue
                         halved = halving(source.shapes(start), target.shapes(end))
                         if halved is not None and self._macs((a, start), (b, end)) < self._networks[0].macs_until[-1]:
                             pairs.append(((a, start), (b, end), halved))
@@ -238,9 +262,13 @@ class StitchFitter:
                     for end, weight, bias, error in _solutions(read, judges, targets, group, rectified=rectified):
                         maps = len(shape) == 3
                         module = Stitch(weight, bias, maps=maps, halved=halved, rectified=rectified).eval()
-                        macs = count_macs(module, shape)
+                        macs = weight.numel() * self._positions(end)
                         yield FittedStitch(start, end, module, error, macs, path_macs=self._macs(start, end) + macs)
                 task.advance()
+
+    def _positions(self, place: Place) -> int:
+        """The number of pixels or tokens at a cut point."""
+        return math.prod(_extents(self._networks[place[0]].cuts[place[1]][0].shape)[0])
 
     def _judged(self, stitches: Sequence[FittedStitch]) -> list[FittedStitch]:
         """The stitches with the losses of the paths through them."""

@@ -151,18 +151,19 @@ def solved(rows: Rows, *, centred: bool, rectified: bool) -> tuple[torch.Tensor,
     judges[::_HELD_OUT] = len(rows.read) >= 2 * _HELD_OUT
     problem = Ridge(rows.read[~judges], centred=centred)
     aim = rows.target - rows.rest
+    first = problem.moments(aim[~judges])
     best: tuple[float, torch.Tensor, torch.Tensor] | None = None
     for ridge in _RIDGES:
         factor = problem.factor(ridge)
         if factor is None:
             continue
-        wanted = aim
-        for _ in range(_ROUNDS if rectified else 1):
-            weight, bias = problem.solve(factor, wanted[~judges])
+        moments = first
+        for turn in range(_ROUNDS if rectified else 1):
+            weight, bias = problem.solve(factor, moments)
             made = rows.read @ weight.T.float() + bias.float()
-            if rectified:
+            if rectified and turn < _ROUNDS - 1:
                 off = rows.target <= 0
-                wanted = torch.where(off, (made + rows.rest).clamp_max(0) - rows.rest, aim)
+                moments = problem.moments(torch.where(off, (made + rows.rest).clamp_max(0) - rows.rest, aim)[~judges])
         answer = made + rows.rest
         seen = judges if bool(judges.any()) else ~judges
         error = ((answer.clamp_min(0) if rectified else answer) - rows.target)[seen].square().mean().item()
@@ -190,12 +191,19 @@ class Ridge:
         factor, failed = torch.linalg.cholesky_ex(ridged)
         return None if failed.item() else factor
 
-    def solve(self, factor: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Weights and biases for ``target`` [rows, channels]."""
+    def moments(self, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Products with a ``target`` [rows, channels], and its centre: what ``solve`` needs, whatever the ridge."""
         centre = target.double().mean(0) if self._centred else torch.zeros(target.shape[1], dtype=torch.float64)
         right = torch.zeros(self._read.shape[1], target.shape[1], dtype=torch.float64)
         for part, aim in zip(self._read.split(2048), target.split(2048), strict=True):
             right.addmm_((part.double() - self._mean).T, aim.double() - centre)
+        return right, centre
+
+    def solve(
+        self, factor: torch.Tensor, moments: tuple[torch.Tensor, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weights and biases for the target of ``moments``."""
+        right, centre = moments
         weight = torch.cholesky_solve(right, factor).T
         return weight, centre - weight @ self._mean
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +23,38 @@ from device_sdk.supernet.plan import ExitChoice, size_text
 
 pytestmark = pytest.mark.slow
 
+ROOT = Path(__file__).parents[2]
+FAMILY = ROOT / "tests" / "packager" / "family" / "networks.py"
 SEED, COUNT = 2**64 - 1, 20
 
 
+@pytest.fixture(scope="module", params=["one network", "family"])
+def signed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A bundle's folder and the key that it is signed with: the demo's, and one of two networks."""
+    if request.param == "one network":
+        demo: Path = request.getfixturevalue("demo_folder")
+        return demo / "bundles" / "digits", demo / "demo.pub"
+    folder = tmp_path_factory.mktemp("family")
+    shutil.copy(FAMILY, folder / "users_family.py")
+    key = folder / "me"
+    pathweave("sign", "key", "new", key, folder=folder)
+    networks = ("--model", "users_family:large", "--member", "users_family:small")
+    data = ("--data", "digits#train", "--val", "digits#search", "--rendition", "int8", "--steps", 0)
+    pathweave("package", *networks, *data, "--out", "bundle", "--key", f"{key}.key", folder=folder)
+    return folder / "bundle", folder / "me.pub"
+
+
+def pathweave(*arguments: object, folder: Path) -> None:
+    command = [sys.executable, "-m", "pathweave", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.fixture(scope="module")
-def kotlin(classpath: str, demo_folder: Path) -> dict[str, Any]:
-    bundle = demo_folder / "bundles" / "digits"
-    options = ["--trust", str(demo_folder / "demo.pub"), "--seed", str(SEED), "--count", str(COUNT)]
+def kotlin(classpath: str, signed: tuple[Path, Path]) -> dict[str, Any]:
+    bundle, trusted = signed
+    options = ["--trust", str(trusted), "--seed", str(SEED), "--count", str(COUNT)]
     command = ["java", "-cp", classpath, "pathweave.sdk.commands.CliKt", str(bundle), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -34,8 +62,8 @@ def kotlin(classpath: str, demo_folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def bundle(demo_folder: Path) -> Bundle:
-    return Bundle.open(demo_folder / "bundles" / "digits")
+def bundle(signed: tuple[Path, Path]) -> Bundle:
+    return Bundle.open(signed[0])
 
 
 def test_all_golden_inputs_get_the_same_classes(kotlin: dict[str, Any], bundle: Bundle) -> None:

@@ -126,6 +126,12 @@ def test_errors_come_from_the_packager_or_from_other_blocks(build_supernet):
     assert renditions[Edge("m0_2", "int8")] == renditions[Edge("o0", "int8")] > 0
 
 
+def test_an_original_of_a_smaller_member_costs_what_its_member_loses_there(build_supernet):
+    bare = build_supernet(2, [(0, 2)])
+    assert block_errors(with_errors(bare, {"o1": 0.1}))["o1"] == 0.1
+    assert block_errors(with_errors(bare, {"o1": 50.0}))["o1"] == 2.0  # nothing of the features is left
+
+
 def measured(supernet, error):
     """The supernet with that ``error`` of every rendition."""
 

@@ -11,7 +11,7 @@ from device_sdk.progress import SilentProgress
 from device_sdk.random_source import SplitMix64
 from device_sdk.search import STRATEGIES, SearchProblem, find_subnets, make_strategy
 from device_sdk.search.ladder import climb, ladder, rungs_near
-from device_sdk.supernet.blocks import Block, CutPoint, Golden, InputSize, Rendition, TensorSpec
+from device_sdk.supernet.blocks import Block, CutPoint, Golden, InputSize, Member, Rendition, TensorSpec
 from device_sdk.supernet.cost import Budget, CostModel, EdgeCost
 from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
@@ -154,3 +154,26 @@ def test_a_candidate_that_is_better_by_less_than_chance_does_not_replace_a_rung(
     found = find_subnets(make_strategy("pathweave"), replace(wanted, evaluator=PairedEvaluator(gained, lost))).best
     assert found is not None
     assert found.subnet.edges[0].block == chosen
+
+
+def test_each_member_of_a_family_has_columns_of_its_own():
+    cuts = [
+        CutPoint(k, (TensorSpec(f"cut_{k}", *shape),))
+        for k, shape in enumerate([((1, 10, 10),), ((4,),), ((4,),), ((4,),)])
+    ]
+    sizes = [InputSize((8, 8), (((1, 8, 8),), ((4,),), ((4,),), ((4,),)), Golden((), 0.0))]
+    blocks = [
+        block("a.o0", 0, 1, "original", "fp32", "int8"),
+        block("a.o1", 1, 3, "original", "fp32", "int8"),
+        block("b.o0", 0, 2, "original", "fp32", "int8"),
+        block("b.o1", 2, 3, "original", "fp32"),
+        block("stitch", 1, 2, "stitch", "fp32"),
+    ]
+    members = [Member("a", ("a.o0", "a.o1")), Member("b", ("b.o0", "b.o1"))]
+    columns = ladder(Supernet(cuts, blocks, input_sizes=sizes, members=members))
+    assert [[str(rung) for rung in column] for column in columns] == [
+        ["8x8: a.o0 a.o1", "a.o0 a.o1"],
+        ["8x8: a.o0@int8 a.o1@int8", "a.o0@int8 a.o1@int8"],
+        ["8x8: b.o0 b.o1", "b.o0 b.o1"],
+        ["8x8: b.o0@int8 b.o1", "b.o0@int8 b.o1"],
+    ]
