@@ -57,13 +57,17 @@ def joined_graph(bundles: Sequence[Bundle], numbering: Numbering) -> JoinedGraph
                 for spec in cut.tensors
             )
             cuts[number] = CutPoint(number, tensors)
-    common = set.intersection(*({one.size for one in bundle.manifest.input_sizes} for bundle in bundles))
-    sizes = tuple(
-        _joined_size(one.size, bundles, numbering) for one in bundles[0].manifest.input_sizes if one.size in common
-    )
-    lost = sorted({one.size for bundle in bundles for one in bundle.manifest.input_sizes} - common)
+    common = common_sizes(bundles)
+    sizes = tuple(_joined_size(size, bundles, numbering) for size in common)
+    lost = sorted({one.size for bundle in bundles for one in bundle.manifest.input_sizes} - set(common))
     notes = tuple(f"no input of {height}x{width}: not all members run at it" for height, width in lost)
     return JoinedGraph(numbering, tuple(cuts[number] for number in sorted(cuts)), sizes, notes)
+
+
+def common_sizes(bundles: Sequence[Bundle]) -> tuple[tuple[int, int], ...]:
+    """The input sizes besides the own one that all members have, in the order of the first."""
+    common = set.intersection(*({one.size for one in bundle.manifest.input_sizes} for bundle in bundles))
+    return tuple(one.size for one in bundles[0].manifest.input_sizes if one.size in common)
 
 
 def _joined_size(size: tuple[int, int], bundles: Sequence[Bundle], numbering: Numbering) -> InputSize:

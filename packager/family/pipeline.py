@@ -23,7 +23,7 @@ from device_sdk.progress import Progress, SilentProgress
 from device_sdk.signing import signatures
 from packager.errors import PackagingError
 from packager.expanding import examples_of, expanded
-from packager.family.joining import StoredBlock, depths_of, joined, joined_graph
+from packager.family.joining import StoredBlock, common_sizes, depths_of, joined, joined_graph
 from packager.family.members import FamilyMember
 from packager.family.numbering import acyclic, numbered
 from packager.family.stitch_blocks import stored_stitches
@@ -96,12 +96,13 @@ def package_family(
         _require_joinable(bundles, members)
         largest = members[0].job
         images = largest.training_samples(_FITTED)
-        networks = [_network(member.job, bundle) for member, bundle in zip(members, bundles, strict=True)]
+        sizes = common_sizes(bundles)
+        networks = [_network(member.job, bundle, sizes) for member, bundle in zip(members, bundles, strict=True)]
         fitter = StitchFitter(
             networks,
             images,
             torch.from_numpy(largest.prepared(count=_JUDGED)),  # members may know their training images by heart
-            smaller=_middle_size(bundles),
+            smaller=sizes[len(sizes) // 2] if sizes else None,
             seed=largest.recipe.seed,
             progress=times,
         )
@@ -178,23 +179,14 @@ def _seconds(members: Sequence[FamilyMember]) -> float | None:
     return None if minutes is None else 60 * minutes
 
 
-def _network(job: Job, bundle: Bundle) -> MemberNetwork:
-    """The member's original blocks as torch modules, cut as in its bundle."""
+def _network(job: Job, bundle: Bundle, sizes: Sequence[tuple[int, int]]) -> MemberNetwork:
+    """The member's original blocks as torch modules, cut as in its bundle, with its shapes at further input sizes."""
     expansion = expanded(job, torch.from_numpy(examples_of(job)))
     cuts = tuple(cut.tensors for cut in bundle.supernet.cut_points)
     if len(cuts) != len(expansion.cut_points):
         raise PackagingError(f"{job.model.name} was cut into other blocks than before", hint="repeat with --restart")
-    sizes = tuple(
-        tuple(shapes[0] for shapes in bundle.supernet.input_sizes[number].shapes)
-        for number in range(len(bundle.supernet.input_sizes))
-    )
-    return MemberNetwork(expansion.originals, cuts, sizes)
-
-
-def _middle_size(bundles: Sequence[Bundle]) -> tuple[int, int] | None:
-    sizes = [one.size for one in bundles[0].manifest.input_sizes]
-    common = [size for size in sizes if all(size in {o.size for o in b.manifest.input_sizes} for b in bundles)]
-    return common[len(common) // 2] if common else None
+    shapes = {one.size: tuple(tensors[0] for tensors in one.shapes) for one in bundle.manifest.input_sizes}
+    return MemberNetwork(expansion.originals, cuts, tuple(shapes[size] for size in sizes))
 
 
 def _require_joinable(bundles: Sequence[Bundle], members: Sequence[FamilyMember]) -> None:

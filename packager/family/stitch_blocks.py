@@ -31,6 +31,7 @@ from packager.renditions.calibration import Features, fitted_and_held_back, rela
 from packager.renditions.int8 import NAME as INT8
 from packager.renditions.int8 import quantised_part
 from packager.renditions.rendition_set import GOLDEN_TOLERANCE, MAX_ERROR
+from packager.tracing.traced_model import tensors_of
 
 _BATCH = 8
 _CALIBRATED = 64  # images
@@ -66,9 +67,9 @@ def stored_stitches(
 
 
 def _features(network: MemberNetwork, cut: int, images: torch.Tensor) -> Features:
-    made = []
+    made: list[torch.Tensor] = []
     for batch in images.split(_BATCH):
-        made.append(next(found for place, found in network.features(batch) if place == cut))
+        made += next(tensors_of([found]) for place, found in network.features(batch) if place == cut)
     return np.asarray(torch.cat(made).numpy())
 
 

@@ -21,6 +21,7 @@ from packager.family.numbering import Place
 from packager.fitting.refit import Rows, solved
 from packager.supernet.blocks.trainable import TrainableBlock
 from packager.supernet.input_sizes import resized
+from packager.tracing.traced_model import Feature, tensors_of
 
 Shape = tuple[int, ...]
 
@@ -29,7 +30,6 @@ _HELD_OUT = 8  # one of so many images judges the fit
 _LARGEST_ERROR = 0.8  # relative squared, of a stitch that is judged at all
 _WIDEST = 2  # channels of a cut point, times the least at any with maps of its extents
 _DEEPEST = 0.35  # difference of depths between start and end
-_PER_SOURCE = 2  # targets of a cut point in one other member that are judged
 _JUDGED = 96  # stitches, at most, whose paths are run
 _BANDS, _PER_BAND = 12, 2
 _KEPT = 16
@@ -67,23 +67,26 @@ class MemberNetwork:
         """The shape of the tensor at a cut point, at the own and then at each further input size."""
         return (self.cuts[cut][0].shape, *(shapes[cut] for shapes in self.sizes))
 
-    def features(self, images: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    @torch.no_grad()
+    def features(self, images: torch.Tensor) -> Iterator[tuple[int, Feature]]:
         """Each cut point behind the input with its features, for ``images`` [n, *input]."""
-        with torch.no_grad():
-            live = images
-            for block in self.blocks:
-                live = block.module(live)
-                yield block.end, live
+        live: Feature = images
+        for block in self.blocks:
+            live = block.module(*tensors_of([live]))
+            yield block.end, live
 
+    def logits_from(self, cut: int, features: torch.Tensor) -> torch.Tensor:
+        """Answers [n, classes] for the features at a cut point, differentiable."""
+        live: Feature = features
+        for block in self.blocks[cut:]:
+            live = block.module(*tensors_of([live]))
+        assert isinstance(live, torch.Tensor)
+        return live
+
+    @torch.no_grad()
     def answers_from(self, cut: int, features: torch.Tensor) -> torch.Tensor:
         """Class probabilities [n, classes] for the features at a cut point, in small batches."""
-        with torch.no_grad():
-            made = []
-            for live in features.split(_BATCH):
-                for block in self.blocks[cut:]:
-                    live = block.module(live)
-                made.append(live.softmax(1))
-            return torch.cat(made)
+        return torch.cat([self.logits_from(cut, some).softmax(1) for some in features.split(_BATCH)])
 
     def depth(self, cut: int) -> float:
         """The share of the work that is done at a cut point."""
@@ -183,7 +186,6 @@ class StitchFitter:
         self._networks, self._judges, self._seed, self._progress = networks, judges, seed, progress
         half = len(images) // 2 if smaller is not None else len(images)
         self._images = [images[:half], *([resized(images[half:], smaller)] if half < len(images) else [])]
-        self._held: list[torch.Tensor] = []
 
     def promising(self) -> tuple[FittedStitch, ...]:
         """Fitted stitches, judged by the paths through them: the best ones of each band of work."""
@@ -205,7 +207,7 @@ class StitchFitter:
         Positions are equal for equal extents, so that rows of different members belong together.
         """
         found: dict[tuple[Place, bool], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
-        wanted = self._pairs()
+        wanted = self._pairs
         total = sum(len(images) for images in self._images) * len(self._networks)
         per_image = max(1, ROWS * len(self._networks) // max(total, 1))
         pool = nn.AvgPool2d(2, ceil_mode=True, count_include_pad=False)
@@ -220,6 +222,7 @@ class StitchFitter:
                         for cut, features in network.features(batch):
                             for halved in (False, True):
                                 if (cut, halved) in sides:
+                                    assert isinstance(features, torch.Tensor)
                                     read = pool(features) if halved else features
                                     picked = _picked(read, per_image, seed=self._seed)  # [n, positions, c]
                                     fit, judge = found.setdefault(((member, cut), halved), ([], []))
@@ -228,6 +231,7 @@ class StitchFitter:
                         task.advance(len(batch))
         return {key: (torch.cat(fit), torch.cat(judge)) for key, (fit, judge) in found.items()}
 
+    @cached_property
     def _pairs(self) -> list[tuple[Place, Place, bool]]:
         """Cut points of two members whose features a linear map can join, and whether it halves them."""
         pairs = []
@@ -250,7 +254,7 @@ class StitchFitter:
     def _fitted(self, rows: Mapping[tuple[Place, bool], tuple[torch.Tensor, torch.Tensor]]) -> Iterator[FittedStitch]:
         """All stitches of a small enough error. Those from one cut point share their matrix."""
         ends: dict[tuple[Place, bool, bool], list[Place]] = {}
-        for start, end, halved in self._pairs():
+        for start, end, halved in self._pairs:
             rectified = bool(rows[end, False][0].min() >= 0)
             ends.setdefault((start, halved, rectified), []).append(end)
         with self._progress.task("fit stitches", len(ends)) as task:
@@ -284,7 +288,7 @@ class StitchFitter:
                         for place, one in enumerate(mine):
                             if one.start[1] == cut:
                                 with torch.no_grad():
-                                    made = one.module(features)
+                                    made = one.module(*tensors_of([features]))
                                 answer = self._networks[one.end[0]].answers_from(one.end[1], made)
                                 losses[place] += float((answer - want).abs().sum()) / 2
                     task.advance(len(mine) * len(batch) / len(self._judges))
@@ -369,7 +373,7 @@ def shortlist(stitches: Sequence[FittedStitch]) -> list[FittedStitch]:
     for group in groups.values():
         best = min(group, key=lambda one: one.error)
         near = [one for one in group if one.error <= 1.5 * best.error]
-        found += dict.fromkeys([best, min(near, key=lambda one: one.path_macs)][:_PER_SOURCE])
+        found += dict.fromkeys([best, min(near, key=lambda one: one.path_macs)])
     return sorted(found, key=lambda one: one.error)[:_JUDGED]
 
 
@@ -398,14 +402,10 @@ def chosen(
     """
     front: list[FittedStitch] = []
     for one in sorted(stitches, key=lambda one: (one.path_macs, one.loss)):
-        gain = min(loss for macs, loss in rungs if macs <= one.path_macs) - one.loss if _reached(rungs, one) else 0.0
+        gain = min((loss for macs, loss in rungs if macs <= one.path_macs), default=0.0) - one.loss
         if gain <= 0 or any(other.loss <= one.loss for other in front):
             continue
         if front and one.path_macs - front[-1].path_macs < _LEAST_DISTANCE * largest:
             front.pop()
         front.append(replace(one, gain=gain))
     return tuple(sorted(front, key=lambda one: -one.gain)[:_KEPT])
-
-
-def _reached(rungs: Sequence[tuple[int, float]], stitch: FittedStitch) -> bool:
-    return any(macs <= stitch.path_macs for macs, _ in rungs)

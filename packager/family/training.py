@@ -22,6 +22,7 @@ from packager.inputs.recipe import Recipe
 from packager.output.checkpoints import read_state, write_state
 from packager.tasks import Classification, mixed_loss
 from packager.torch_device import on_device, resolve_device
+from packager.tracing.traced_model import tensors_of
 
 STATE = "stitches.pt"
 _PATHS = 3  # per batch
@@ -128,18 +129,16 @@ class _Run:
             if member == 0 or any(place == member for place, _ in wanted):
                 for cut, found in network.features(images):
                     if (member, cut) in wanted or (member == 0 and cut == last):
-                        features[member, cut] = found
+                        (features[member, cut],) = tensors_of([found])
         teacher = features[0, len(self._networks[0].blocks)]
         for group in self._optimizer.param_groups:
             group["lr"] = _HIGHEST_RATE * max(1 - self._share(), _LOWEST_SHARE)
         self._optimizer.zero_grad(set_to_none=True)
         total = 0.0
         for one in mine:
-            live = one.module(features[one.start])
-            for block in self._networks[one.end[0]].blocks[one.end[1] :]:
-                live = block.module(live)
-            recipe = self._recipe
-            loss = mixed_loss(Classification(), live, labels, teacher, temperature=recipe.temperature, label_weight=0.0)
+            answer = self._networks[one.end[0]].logits_from(one.end[1], one.module(features[one.start]))
+            temperature = self._recipe.temperature
+            loss = mixed_loss(Classification(), answer, labels, teacher, temperature=temperature, label_weight=0.0)
             loss.backward()
             total += float(loss.detach())
         self._optimizer.step()

@@ -62,19 +62,30 @@ def digits_preprocessing() -> Preprocessing:
 
 
 @pytest.fixture(scope="session")
-def tiny_traced(digits, digits_preprocessing) -> TracedModel:
+def network_of_digits(digits, digits_preprocessing) -> Callable[..., SmallResNet]:
+    """Makes residual networks that know the digits, as well as so many ``steps`` teach them."""
+
+    def trained(widths: tuple[int, ...], *, depth: int, steps: int, seed: int) -> SmallResNet:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = SmallResNet(channels=1, widths=widths, depth=depth, classes=10)
+        source = BatchSource(digits("train"), digits_preprocessing, batch=64, seed=0)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        for step in range(steps):
+            images, labels = source.batch(step)
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+        return model.requires_grad_(False)
+
+    return trained
+
+
+@pytest.fixture(scope="session")
+def tiny_traced(network_of_digits, digits, digits_preprocessing) -> TracedModel:
     """A residual network that knows the digits, six blocks: stem, two at 8×8, two at 4×4, head."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        model = SmallResNet(channels=1, widths=(8, 16), depth=2, classes=10)
-    source = BatchSource(digits("train"), digits_preprocessing, batch=64, seed=0)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for step in range(80):
-        images, labels = source.batch(step)
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(images), labels).backward()
-        optimizer.step()
-    return trace(model.requires_grad_(False), source.plain(0, 16)[0])
+    model = network_of_digits((8, 16), depth=2, steps=80, seed=3)
+    return trace(model, BatchSource(digits("train"), digits_preprocessing, batch=64, seed=0).plain(0, 16)[0])
 
 
 @pytest.fixture

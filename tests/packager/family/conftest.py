@@ -7,39 +7,26 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
-from packager.data.batches import BatchSource
 from packager.family.members import FamilyMember, as_member
 from packager.family.pipeline import PackagedFamily, package_family
 from packager.inputs.job import Job
 from packager.inputs.model_loader import LoadedModel
 from packager.inputs.recipe import Recipe
 from packager.supernet.blocks.trainable import count_macs
-from packager.zoo.resnet import SmallResNet
 
 NAMES = tuple("0123456789")
 
 
 @pytest.fixture(scope="session")
-def loaded(digits, digits_preprocessing) -> tuple[LoadedModel, LoadedModel]:
-    """The large network and the small one."""
+def loaded(network_of_digits, digits_preprocessing) -> tuple[LoadedModel, LoadedModel]:
+    """The large network and the small one, which knows less."""
 
-    def trained(name: str, widths: tuple[int, ...], depth: int, steps: int) -> LoadedModel:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(5)
-            module = SmallResNet(channels=1, widths=widths, depth=depth, classes=10)
-        source = BatchSource(digits("train"), digits_preprocessing, batch=64, seed=0)
-        optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
-        for step in range(steps):
-            images, labels = source.batch(step)
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(module(images), labels).backward()
-            optimizer.step()
-        module.eval().requires_grad_(False)
+    def one(name: str, widths: tuple[int, ...], depth: int, steps: int) -> LoadedModel:
+        module = network_of_digits(widths, depth=depth, steps=steps, seed=5).eval()
         return LoadedModel(module, (1, 8, 8), digits_preprocessing, NAMES, name, None, "a test")
 
-    return trained("large", (8, 16), 3, 120), trained("small", (4, 8), 2, 30)
+    return one("large", (8, 16), 3, 120), one("small", (4, 8), 2, 30)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from device_sdk.supernet.paths import sample_uniformly
 from device_sdk.supernet.plan import Plan, Subnet
 from packager.errors import ResumeError
 from packager.family import pipeline
+from packager.family.joining import common_sizes
 from packager.family.pipeline import package_family
 
 SETTINGS = AdaptationSettings(seed=0, time_limit_s=5.0)
@@ -107,6 +109,16 @@ def test_a_device_adapts_a_family(bundle, tmp_path):
         found = model.adapt(data.images, Goal(latency_ratio=0.7), labels=data.labels, settings=SETTINGS)
         assert found.choice.plan.subnet.edges
         assert model(data.images[:3]).output.shape == (3, 10)
+
+
+def test_only_input_sizes_of_all_members_are_common():
+    def member(*sides):
+        return SimpleNamespace(
+            manifest=SimpleNamespace(input_sizes=[SimpleNamespace(size=(one, one)) for one in sides])
+        )
+
+    assert common_sizes([member(240, 224, 208), member(208, 240)]) == ((240, 240), (208, 208))
+    assert common_sizes([member(240), member()]) == ()
 
 
 def test_exits_stay_with_their_member(bundle):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from device_sdk.progress import SilentProgress
+from device_sdk.supernet.blocks import TensorSpec
 from packager.family.stitches import (
     FittedStitch,
     MemberNetwork,
@@ -16,6 +17,7 @@ from packager.family.stitches import (
     chosen,
     halving,
 )
+from packager.supernet.blocks.trainable import TrainableBlock
 from packager.supernet.expansion import expand
 from packager.tracing.traced_model import trace
 
@@ -120,3 +122,30 @@ def test_each_band_of_work_has_its_best_stitches():
     assert 12 <= len(found) <= 24
     assert found[-1].path_macs >= 190
     assert best_of_bands([]) == ()
+
+
+class _Fork(torch.nn.Module):
+    def forward(self, images):
+        return images, 2 * images
+
+
+class _Join(torch.nn.Module):
+    def forward(self, one, other):
+        return (one + other).flatten(1)
+
+
+def test_members_may_have_cut_points_of_several_tensors(noise):
+    """No stitch starts there, but features pass through."""
+    cuts = (spec("cut_0"),), (spec("cut_1"), spec("cut_1_1")), (spec("cut_2", (4,)),)
+    blocks = tuple(
+        TrainableBlock(f"o{place}", place, place + 1, "original", module, macs=1)
+        for place, module in enumerate((_Fork(), _Join()))
+    )
+    network, images = MemberNetwork(blocks, cuts), noise(3, 1, 2, 2)
+    assert network.inner == ()
+    assert [cut for cut, _ in network.features(images)] == [1, 2]
+    torch.testing.assert_close(network.logits_from(0, images), 3 * images.flatten(1))
+
+
+def spec(name, shape=(1, 2, 2)):
+    return TensorSpec(name, shape)

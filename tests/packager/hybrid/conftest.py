@@ -9,38 +9,22 @@ from typing import Any
 
 import msgspec
 import pytest
-import torch
 
-from packager.data.batches import BatchSource
 from packager.hybrid.job import HybridJob, HybridRecipe
 from packager.inputs.job import Job
 from packager.inputs.model_loader import LoadedModel
 from packager.inputs.recipe import Recipe
-from packager.zoo.resnet import SmallResNet
-
-
-def _trained(digits, preprocessing, *, widths: tuple[int, ...], steps: int, name: str) -> LoadedModel:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(7)
-        module = SmallResNet(channels=1, widths=widths, depth=1, classes=10)
-    source = BatchSource(digits("train"), preprocessing, batch=64, seed=0)
-    optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
-    for step in range(steps):
-        images, labels = source.batch(step)
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(module(images), labels).backward()
-        optimizer.step()
-    module.eval().requires_grad_(False)
-    return LoadedModel(module, (1, 8, 8), preprocessing, tuple("0123456789"), name, None, "a test")
 
 
 @pytest.fixture(scope="session")
-def models(digits, digits_preprocessing) -> tuple[LoadedModel, LoadedModel]:
+def models(network_of_digits, digits_preprocessing) -> tuple[LoadedModel, LoadedModel]:
     """Base and global network."""
-    return (
-        _trained(digits, digits_preprocessing, widths=(4, 8), steps=14, name="weak"),
-        _trained(digits, digits_preprocessing, widths=(8, 16), steps=90, name="strong"),
-    )
+
+    def loaded(name: str, widths: tuple[int, ...], steps: int) -> LoadedModel:
+        module = network_of_digits(widths, depth=1, steps=steps, seed=7).eval()
+        return LoadedModel(module, (1, 8, 8), digits_preprocessing, tuple("0123456789"), name, None, "a test")
+
+    return loaded("weak", (4, 8), 14), loaded("strong", (8, 16), 90)
 
 
 @pytest.fixture(scope="session")
