@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
-from device_sdk.files.atomic import write_atomically
+from device_sdk.files.drawing import Box, Drawing, Shape, Text, write_drawing
 
 COLOURS = {"device": "#4c72b0", "server": "#55a868", "split": "#dd8452"}
 _CELL_WIDTH, _CELL_HEIGHT, _LEFT, _TOP, _GAP = 124, 44, 96, 82, 60  # pixels
@@ -27,44 +26,35 @@ class Cell:
 
 def write_region(path: Path, cells: Sequence[Cell]) -> None:
     """Write the picture, one block of cells for each network."""
-    write_atomically(path, _svg(cells).encode())
+    write_drawing(path, _drawn(cells))
 
 
-def _svg(cells: Sequence[Cell]) -> str:
+def _drawn(cells: Sequence[Cell]) -> Drawing:
     names = list(dict.fromkeys(cell.network for cell in cells))
     uplinks = sorted({cell.mbps for cell in cells})
     factors = sorted({cell.factor for cell in cells})
     block = len(factors) * _CELL_HEIGHT + _GAP
     width, height = _LEFT + len(uplinks) * _CELL_WIDTH + 16, _TOP + len(names) * block
-    parts = [_text(12, 20, "Fastest way at no more than one point lost, measured end to end", size=14)]
+    shapes: list[Shape] = [Text(12, 20, "Fastest way at no more than one point lost, measured end to end", size=14)]
     for number, (kind, colour) in enumerate(COLOURS.items()):
-        parts += [_box(12 + 90 * number, 30, 12, 12, colour), _text(28 + 90 * number, 40, kind)]
+        shapes += [Box(12 + 90 * number, 30, 12, 12, colour), Text(28 + 90 * number, 40, kind)]
     for row, name in enumerate(names):
         top = _TOP + row * block
-        parts.append(_text(12, top - 16, name, size=13))
+        shapes.append(Text(12, top - 16, name, size=13))
         for column, mbps in enumerate(uplinks):
-            parts.append(_text(_LEFT + column * _CELL_WIDTH + 4, top, f"{mbps:g} Mbit/s"))
+            shapes.append(Text(_LEFT + column * _CELL_WIDTH + 4, top, f"{mbps:g} Mbit/s"))
         for line, factor in enumerate(factors):
             y = top + 8 + line * _CELL_HEIGHT
-            parts.append(_text(12, y + 24, f"device × {factor:g}"))
+            shapes.append(Text(12, y + 24, f"device × {factor:g}"))
             for column, mbps in enumerate(uplinks):
                 found = [one for one in cells if (one.network, one.mbps, one.factor) == (name, mbps, factor)]
-                parts += [part for cell in found for part in _cell(cell, _LEFT + column * _CELL_WIDTH, y)]
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif">'
-    return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>", ""])
+                shapes += [shape for cell in found for shape in _cell(cell, _LEFT + column * _CELL_WIDTH, y)]
+    return Drawing(width, height, tuple(shapes))
 
 
-def _cell(cell: Cell, x: float, y: float) -> list[str]:
+def _cell(cell: Cell, x: float, y: float) -> list[Shape]:
     return [
-        _box(x, y, _CELL_WIDTH - 4, _CELL_HEIGHT - 4, COLOURS[cell.kind]),
-        _text(x + 6, y + 17, f"{cell.latency_ms:.3g} ms", size=12, colour="white"),
-        _text(x + 6, y + 32, cell.way, size=9, colour="white"),
+        Box(x, y, _CELL_WIDTH - 4, _CELL_HEIGHT - 4, COLOURS[cell.kind]),
+        Text(x + 6, y + 17, f"{cell.latency_ms:.3g} ms", "white", 12),
+        Text(x + 6, y + 32, cell.way, "white", 9),
     ]
-
-
-def _box(x: float, y: float, width: float, height: float, colour: str) -> str:
-    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{colour}"/>'
-
-
-def _text(x: float, y: float, text: str, *, size: int = 11, colour: str = "#222222") -> str:
-    return f'<text x="{x:g}" y="{y:g}" font-size="{size}" fill="{colour}">{escape(text)}</text>'

@@ -25,6 +25,7 @@ from device_sdk.commands.command_options import (
     server_model_option,
 )
 from device_sdk.errors import UsageError
+from device_sdk.files.drawing import require_picture
 from device_sdk.supernet.goal import KINDS, Goal
 
 if TYPE_CHECKING:
@@ -154,8 +155,8 @@ def adapt(
     from device_sdk.policies.hybrid.joint_search import JointSettings
 
     kinds = _kinds(consider)
-    if picture is not None and picture.suffix not in (".svg", ".png"):
-        raise UsageError(f"a picture is a .svg or .png file, not {picture.name}")
+    if picture is not None:
+        require_picture(picture)
     if data is None and (kinds != {"split"} or goal.max_drop is not None):
         raise UsageError("plans are chosen on private images", hint="give --data")
     if power is None and (goal.energy_mj is not None or goal.optimise == "energy_mj"):

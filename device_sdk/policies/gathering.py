@@ -140,7 +140,9 @@ class AdaptationSettings:
     to let it end by itself. ``holdout_share``: of the samples that judge and do not choose. ``use_prior``: estimate the
     mix of classes of the samples, and correct all answers by it if that is certain to help.
     ``batch``: samples evaluated together at most; fewer where the tensors between two blocks would take more than
-    ``batch_bytes``. ``cache_bytes``: of features that are kept to be used again.
+    ``batch_bytes``. ``cache_bytes``: of features that are kept to be used again. ``workers``: batches that are
+    evaluated at once, in threads; None: as many as there are cores for, at most four. Latencies are measured with
+    nothing beside.
     ``fill_pool``: look for subnets of other latencies too, about as long again, for live update. ``keep_samples``: in
     memory, until the next adaptation or ``close``, for live update to search again.
     ``fallback``: what answers when the server of a split does not: the rest of the ``subnet``, the last ``exit`` before
@@ -148,15 +150,16 @@ class AdaptationSettings:
     k times slower than this one. ``joint``: of the search for hybrids.
 
     Raises:
-        UsageError: the batch is not above zero.
+        UsageError: the batch or the number of workers is not above zero.
     """
 
     strategy: str = "pathweave"
     holdout_share: float = 0.3
     seed: int = 0
     batch: int = 64
-    batch_bytes: int = 32_000_000
+    batch_bytes: int = 16_000_000
     cache_bytes: int = 64_000_000
+    workers: int | None = None
     time_limit_s: float | None = SEARCH_S
     use_prior: bool = True
     fill_pool: bool = False
@@ -169,6 +172,8 @@ class AdaptationSettings:
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise UsageError(f"batch is {self.batch}; it must be at least 1")
+        if self.workers is not None and self.workers < 1:
+            raise UsageError(f"workers is {self.workers}; it must be at least 1")
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from device_sdk.supernet.cost import MB, Budget, CostModel
 from device_sdk.supernet.plan import Prior, Subnet
 from device_sdk.supernet.supernet import Supernet
 
+_MOST_WORKERS = 4  # each needs working memory, and an application wants cores too
 LIMIT_S = 12.0  # of measuring candidates; on a quiet device two seconds suffice
 EQUAL_LATENCY = 1.02  # latencies within 2 % are equal: two sessions of one model differ by that
 SURE, DOUBTFUL = 0.9, 0.02  # probabilities of keeping the budget: taken at once, ruled out
@@ -430,25 +431,29 @@ def make_evaluator(
 ) -> PrefixTreeEvaluator:
     """Evaluates subnets on ``inputs`` with ``labels`` [count].
 
-    Batches are small where features are large (``settings.batch_bytes``). Under a memory cap, edges leave memory for
-    others, features get at most half of what the largest edge leaves, and batches are as large as then fits.
+    Batches are small where features are large (``settings.batch_bytes``). Under a memory cap, edges
+    leave memory for others, features get at most half of what the largest edge leaves, batches are as large as then
+    fits, and one is evaluated at a time.
     """
     bundle, cap_bytes = workspace.bundle, workspace.memory_cap_bytes
     cache_bytes = workspace.room_for_features(settings.cache_bytes)
-    batch = _batch_within(bundle.supernet, settings)
+    workers = settings.workers or min(workspace.runtime.concurrency, _MOST_WORKERS) if cap_bytes is None else 1
+    batch = _batch_within(bundle.supernet, settings.batch, settings.batch_bytes)
     load: Load = workspace.taking_turns().load_at_any_size
     if cap_bytes is not None:
         room = replace(workspace, memory_cap_bytes=cap_bytes - cache_bytes)
         batch = room.largest_batch(each_edge(bundle), wanted=batch)
         load = PagedEdges(bundle, workspace.runtime, cap_bytes=cap_bytes - cache_bytes, batch=batch)
-    return PrefixTreeEvaluator(bundle.supernet, load, inputs, labels, cost_model, batch=batch, cache_bytes=cache_bytes)
+    return PrefixTreeEvaluator(
+        bundle.supernet, load, inputs, labels, cost_model, batch=batch, cache_bytes=cache_bytes, workers=workers
+    )
 
 
-def _batch_within(supernet: Supernet, settings: AdaptationSettings) -> int:
-    """The settings' batch, or half as many samples again and again until the tensors at a block's ends fit."""
+def _batch_within(supernet: Supernet, wanted: int, most_bytes: int) -> int:
+    """``wanted`` samples, or half as many again and again until the tensors at a block's ends take ``most_bytes``."""
     edges = [edge for edge in supernet.edges if not edge.input_size]
     largest_bytes = max(sum(cut.nbytes for cut in supernet.ends(edge)) for edge in edges)
-    batch = settings.batch
-    while batch > 1 and batch * largest_bytes > settings.batch_bytes:
+    batch = wanted
+    while batch > 1 and batch * largest_bytes > most_bytes:
         batch //= 2
     return batch

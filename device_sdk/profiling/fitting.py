@@ -135,16 +135,24 @@ class _Ridge:
 
 
 def _solve(design: Vector, wanted: Vector, ridge: Vector | None = None) -> Vector:
-    """Iteratively reweighted ridge regression (Huber): ``ridge`` holds the penalty of each column."""
-    penalty = np.diag(ridge) if ridge is not None else np.zeros((0, design.shape[1]))
+    """Iteratively reweighted least squares (Huber); ``ridge``: the penalty of each column, above 0."""
     weights = np.ones(len(wanted))
     for _ in range(_REWEIGHTINGS):
         root = np.sqrt(weights)
-        stacked, target = np.vstack([design * root[:, None], penalty]), np.append(wanted * root, np.zeros(len(penalty)))
-        solution = np.asarray(np.linalg.lstsq(stacked, target, rcond=None)[0], dtype=np.float64)
+        solution = _least_squares(design * root[:, None], wanted * root, ridge)
         errors = np.abs(wanted - design @ solution)
         far = _FAR * max(_DEVIATION_PER_MEDIAN * float(np.median(errors)), _LEAST_DEVIATION)
         weights = far / np.maximum(errors, far)
+    return solution
+
+
+def _least_squares(rows: Vector, wanted: Vector, ridge: Vector | None) -> Vector:
+    """With a ridge through the kernel of the rows, of which there are far fewer than columns."""
+    if ridge is None:
+        return np.asarray(np.linalg.lstsq(rows, wanted, rcond=None)[0], dtype=np.float64)
+    scaled = rows / ridge
+    worth = np.linalg.solve(scaled @ scaled.T + np.eye(len(rows)), wanted)
+    solution: Vector = scaled.T @ worth / ridge
     return solution
 
 

@@ -176,6 +176,11 @@ class _TimedRuntime:
         """That of the runtime."""
         return self._runtime.identity
 
+    @property
+    def concurrency(self) -> int:
+        """See the port: it notes times of one stretch after the other."""
+        return 1
+
     def load(self, stretch: Stretch) -> LoadedStretch:
         """See the port."""
         return _TimedStretch(self, self._runtime.load(stretch))

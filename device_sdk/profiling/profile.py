@@ -31,7 +31,7 @@ from device_sdk.supernet.supernet import Supernet
 FORMAT = 6  # of the stored profile; a profile of another format is measured again
 
 _MOST_ROUNDS = 120
-_PATIENCE = Patience(rounds=40, precision=0.01, limit_s=4.5, least=8)
+_PATIENCE = Patience(rounds=40, precision=0.01, limit_s=4.5, least=5)
 _FITTED_SUBNETS = 32
 
 

@@ -22,6 +22,7 @@ from device_sdk.profiling.timing import Clock, Latency, Patience, measure_interl
 from device_sdk.profiling.timing import device_identity as device_identity
 from device_sdk.runtimes.onnx_runtime import give_back_freed_memory
 from device_sdk.runtimes.port import Array, LoadedStretch
+from device_sdk.supernet.blocks import CutPoint
 from device_sdk.supernet.cost import MB
 from device_sdk.supernet.plan import Edge, ExitChoice
 
@@ -45,7 +46,7 @@ def peak_during(work: Callable[[], Result]) -> tuple[Result, int | None]:
     return result, None if before is None or peak is None else max(0, peak - before)
 
 
-WARMUP = 5
+WARMUP = 2  # rounds, behind the first runs of each part
 GROUP_BYTES = 128 * MB  # loaded at once: weights, and arenas of whole subnets
 _ARENA_TENSORS = 4  # size of a session's arena, in units of its largest block's inputs and outputs
 PAGED_ROUNDS, _PAGED_WARMUP = 10, 1  # for plans that reload their pages in every call, which takes 100 times as long
@@ -249,9 +250,13 @@ def _measure_group(
     gc.collect()  # memory freed during loading would falsify the parts' peaks
     loaded: list[_Loaded] = []
     models: dict[Hashable, LoadedStretch] = {}
+    inputs: dict[CutPoint, list[Array]] = {}
     try:
         for part in parts:
-            loaded.append(_Loaded(workspace, part, timing, models.get(part.model)))
+            cut = _start(workspace, part)
+            if cut not in inputs:
+                inputs[cut] = golden_inputs(cut, seed=0, batch=timing.batch)
+            loaded.append(_Loaded(workspace, part, inputs[cut], timing, models.get(part.model)))
             models[part.model] = loaded[-1].stretch
             step()
         in_pages = any(part.in_pages for part in loaded)  # then it is the only one
@@ -275,17 +280,24 @@ def _measure_group(
     ]
 
 
+def _start(workspace: Workspace, part: Part) -> CutPoint:
+    """The cut point at which a part begins, in its path's input size."""
+    supernet = workspace.supernet
+    if part.edges:
+        position = supernet.block(part.edges[0].block).start
+    else:
+        assert part.exit is not None
+        position = supernet.exit(part.exit.exit).position
+    return supernet.cut_points_at(part.input_size)[position]
+
+
 class _Loaded:
     """A part with its inputs, loaded and run for the first time. ``stretch``: an already loaded session for it."""
 
-    def __init__(self, workspace: Workspace, part: Part, timing: Timing, stretch: LoadedStretch | None) -> None:
-        supernet = workspace.supernet
-        if part.edges:
-            start = supernet.block(part.edges[0].block).start
-        else:
-            assert part.exit is not None
-            start = supernet.exit(part.exit.exit).position
-        self._inputs = golden_inputs(supernet.cut_points_at(part.input_size)[start], seed=0, batch=timing.batch)
+    def __init__(
+        self, workspace: Workspace, part: Part, inputs: list[Array], timing: Timing, stretch: LoadedStretch | None
+    ) -> None:
+        self._inputs = inputs
         self.in_pages = False
         self.stretch, self.peak_bytes = peak_during(lambda: self._first(stretch or self._load(workspace, part, timing)))
 

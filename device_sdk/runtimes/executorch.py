@@ -58,6 +58,11 @@ class ExecutorchRuntime:
 
         return f"executorch-{importlib.metadata.version(EXECUTORCH)}-{self._provider}-{self._threads}t"
 
+    @property
+    def concurrency(self) -> int:
+        """See the port: all programs of a process share its thread pool."""
+        return 1
+
     def taking_turns(self) -> ExecutorchRuntime:
         """See the port: a program's memory is planned ahead of time, so there is nothing to share."""
         return self

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from device_sdk.errors import RuntimeFailedError, UsageError
 from device_sdk.fragments.composition import COMPOSED, Stretch, compose
+from device_sdk.machine import usable_cores
 from device_sdk.runtimes.port import Array, StopSignal
 
 WORTHWHILE_BYTES = 256 * 1024  # of weights: smaller blocks are soon reused
@@ -106,6 +107,12 @@ class OnnxRuntime:
         """For example ``onnxruntime-1.31.1-CPUExecutionProvider-2t``, with ``-spin50us`` and ``-lean`` where set."""
         settings = (f"-spin{self._spin_us}us" if self._spin_us else "") + ("-lean" if self._lean else "")
         return f"onnxruntime-{self._onnxruntime.__version__}-{self._provider}-{self._threads}t{settings}"
+
+    @property
+    def concurrency(self) -> int:
+        """See the port: on the processor the cores over the threads of a session."""
+        alone = self._lean or self._provider != _CPU
+        return 1 if alone else max(1, usable_cores() // self._threads)
 
     def taking_turns(self) -> OnnxRuntime:
         """See the port.

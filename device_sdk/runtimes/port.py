@@ -119,5 +119,9 @@ class Runtime(Protocol):
             CompositionError: the fragments do not compose.
         """
 
+    @property
+    def concurrency(self) -> int:
+        """The number of stretches that can run at once at full speed; 1 where they would wait for each other."""
+
     def taking_turns(self) -> Runtime:
-        """The same runtime for stretches that run one at a time and share their working memory."""
+        """The same runtime for many stretches of which few run at a time: they share their working memory."""

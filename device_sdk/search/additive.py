@@ -91,7 +91,7 @@ class AdditiveModel:
         of_blocks, of_renditions = block_errors(supernet), rendition_errors(supernet)
         self.errors: Floats = np.array([of_blocks[edge.block] + of_renditions[edge] for edge in self.edges])  # [edges]
         self._blocks = np.unique([edge.block for edge in self.edges], return_inverse=True)[1]  # block index per edge
-        self.same_block: Floats = (self._blocks[:, None] == self._blocks).astype(np.float64)  # [edges, edges]
+        self._membership = np.eye(int(self._blocks.max()) + 1)[self._blocks]  # [edges, blocks]
         # prior standard deviations of edge costs around the value that the error predicts [edges]; renditions of a
         # block share the block's part, and edges without error have cost 0 with no uncertainty
         blocks = np.array([of_blocks[edge.block] for edge in self.edges])
@@ -99,10 +99,25 @@ class AdditiveModel:
         self._of_block = np.where(blocks > 0, blocks + _LEAST_ERROR, 0.0)
         self._of_rendition = np.where(renditions > 0, renditions + _LEAST_RENDITION_ERROR, 0.0)
 
-    def covariance(self, own: float) -> Floats:
-        """Prior covariance of the edge values [edges, edges]; ``own``: log-odds deviation per unit of error."""
-        unknown: Floats = self.same_block * np.outer(self._of_block, self._of_block) + np.diag(self._of_rendition**2)
-        covariance: Floats = _SLOPE_SPREAD**2 * np.outer(self.errors, self.errors) + own**2 * unknown
+    def by_block(self, per_edge: Floats) -> Floats:
+        """Sums over the edges of each block: [rows, edges] → [rows, blocks]."""
+        sums: Floats = per_edge @ self._membership
+        return sums
+
+    def root(self, design: Floats, own: float) -> Floats:
+        """``r`` with ``r @ r.T`` the prior covariance of the log odds that ``design`` [subnets, edges] adds up.
+
+        ``own``: log-odds deviation per unit of error. The covariance of the edges themselves, a matrix as large as
+        their number squared, is nowhere made.
+        """
+        slope = _SLOPE_SPREAD * (design @ self.errors)[:, None]
+        return np.hstack([slope, own * self.by_block(design * self._of_block), own * design * self._of_rendition])
+
+    def across(self, design: Floats, own: float) -> Floats:
+        """Prior covariance of what ``design`` [subnets, edges] adds up and each edge's value: [subnets, edges]."""
+        shared = self.by_block(design * self._of_block)[:, self._blocks] * self._of_block
+        slope = _SLOPE_SPREAD**2 * np.outer(design @ self.errors, self.errors)
+        covariance: Floats = slope + own**2 * (shared + design * self._of_rendition**2)
         return covariance
 
     def draw(self, own: float, random: SplitMix64) -> Floats:
@@ -139,26 +154,27 @@ class Belief:
     def __init__(self, model: AdditiveModel, observations: Sequence[Observed], own: float, joint: float) -> None:
         self._model = model
         self._own, self._joint = own, joint
-        self._covariance = model.covariance(own)  # prior, of the edge values
         self._design = model.design([one.subnet for one in observations])  # [observations, edges]
-        kernel = self._kernel(self._design)
-        kernel[np.diag_indices_from(kernel)] += [one.variance for one in observations]
-        self._kernel_of_observed = kernel
-        self._root = np.linalg.cholesky(kernel)
+        self._prior_root = model.root(self._design, own)
+        self._in_blocks = model.by_block(self._design)  # [observations, blocks]
+        self._variances = np.array([one.variance for one in observations])
+        self._kernel_root = np.linalg.cholesky(self._kernel_of_observed)
         observed = np.array([one.log_odds for one in observations])
-        self._whitened = np.linalg.solve(self._root, observed - self._prior(self._design))
+        self._whitened = np.linalg.solve(self._kernel_root, observed - self._prior(self._design))
 
     @property
     def log_likelihood(self) -> float:
         """Log marginal likelihood of the observations, up to a constant."""
-        return float(-0.5 * self._whitened @ self._whitened - np.log(np.diag(self._root)).sum())
+        return float(-0.5 * self._whitened @ self._whitened - np.log(np.diag(self._kernel_root)).sum())
 
     def predict(self, subnets: Sequence[Subnet]) -> tuple[Floats, Floats]:
         """Posterior mean and standard deviation of the log odds of a correct answer: [subnets] each."""
         design = self._model.design(subnets)
-        across = np.linalg.solve(self._root, self._kernel(design).T)  # [observations, subnets]
+        root = self._model.root(design, self._own)
+        kernel = self._kernel(root, self._model.by_block(design))
+        across = np.linalg.solve(self._kernel_root, kernel.T)  # [observations, subnets]
         mean = self._prior(design) + across.T @ self._whitened
-        own = ((design @ self._covariance) * design).sum(axis=1) + _CONSTANT_SPREAD**2 + self._joint**2
+        own = (root**2).sum(axis=1) + _CONSTANT_SPREAD**2 + self._joint**2
         return mean, np.sqrt(np.maximum(own - (across**2).sum(axis=0), 0.0))
 
     def values(self) -> dict[Edge, float]:
@@ -173,13 +189,13 @@ class Belief:
         """
         prior = self._model.draw(self._own, random)
         would_be = self._design @ prior + self._unexplained_root @ _normals(len(self._design), random)
-        drawn = self._mean + prior - self._across.T @ np.linalg.solve(self._root, would_be)
+        drawn = self._mean + prior - self._across.T @ np.linalg.solve(self._kernel_root, would_be)
         return dict(zip(self._model.edges, drawn.tolist(), strict=True))
 
     @cached_property
     def _across(self) -> Floats:
         """Whitened covariance of observations and edge values: [observations, edges]."""
-        across: Floats = np.linalg.solve(self._root, self._design @ self._covariance)
+        across: Floats = np.linalg.solve(self._kernel_root, self._model.across(self._design, self._own))
         return across
 
     @cached_property
@@ -189,9 +205,16 @@ class Belief:
         return mean
 
     @cached_property
+    def _kernel_of_observed(self) -> Floats:
+        """Covariance of the observations, their noise included: [observations, observations]."""
+        kernel = self._kernel(self._prior_root, self._in_blocks)
+        kernel[np.diag_indices_from(kernel)] += self._variances
+        return kernel
+
+    @cached_property
     def _unexplained_root(self) -> Floats:
         """Cholesky factor of the observations' covariance without the edges' part: [observations, observations]."""
-        left = np.array(self._kernel_of_observed - self._design @ self._covariance @ self._design.T)
+        left = np.array(self._kernel_of_observed - self._prior_root @ self._prior_root.T)
         left[np.diag_indices_from(left)] += _JITTER
         return np.asarray(np.linalg.cholesky(left), dtype=np.float64)
 
@@ -199,12 +222,14 @@ class Belief:
         prior: Floats = _CONSTANT_MEAN - _SLOPE_MEAN * (design @ self._model.errors)
         return prior
 
-    def _kernel(self, design: Floats) -> Floats:
-        """Prior covariance with the observed subnets: [subnets, observations]."""
-        other = self._design
-        shared = design @ self._model.same_block @ other.T
-        together = design.sum(axis=1)[:, None] + other.sum(axis=1) - shared
-        kernel: Floats = design @ self._covariance @ other.T + _CONSTANT_SPREAD**2
+    def _kernel(self, root: Floats, in_blocks: Floats) -> Floats:
+        """Prior covariance with the observed subnets: [subnets, observations].
+
+        ``root``, ``in_blocks``: of the subnets, as ``AdditiveModel.root``, and their number of edges by block.
+        """
+        shared = in_blocks @ self._in_blocks.T
+        together = in_blocks.sum(axis=1)[:, None] + self._in_blocks.sum(axis=1) - shared
+        kernel: Floats = root @ self._prior_root.T + _CONSTANT_SPREAD**2
         return kernel + self._joint**2 * (shared / together) ** 2
 
 

@@ -11,16 +11,19 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
+import numpy as np
+
 from device_sdk.search.nearby import require_feasible
-from device_sdk.search.port import EvaluationStopped, SearchProblem
-from device_sdk.search.race import SearchRun
+from device_sdk.search.port import SearchProblem
+from device_sdk.search.race import Race, SearchRun
 from device_sdk.supernet.cost import Budget, CostModel
 from device_sdk.supernet.plan import Subnet
 from device_sdk.supernet.supernet import Supernet
 
 _ABOVE_BUDGET = 1.1  # predicted latency over the budget, up to which a rung may still measure within it
-_TIME_SHARE = 0.4  # of the search, after which no further rung is evaluated but those that always are
-_ALWAYS = 2  # rungs of each rendition within the budget that are evaluated whatever the time limit
+_TIME_SHARE = 0.4  # of the search, after which no further rung is evaluated but those that race
+_SHARES = (0.125, 0.25, 0.5)  # of the samples, after which rungs leave the race
+_SURELY = 3.0  # standard errors by which a rung is less accurate that leaves
 
 
 def ladder(supernet: Supernet) -> list[list[Subnet]]:
@@ -73,10 +76,11 @@ def _columns_near(supernet: Supernet, cost_model: CostModel, budget: Budget) -> 
 def climb(problem: SearchProblem) -> SearchProblem:
     """``problem`` with the rungs near its budget evaluated, and the time that is left.
 
-    1. order the samples; 2. evaluate the two slowest rungs of each rendition that are predicted to fit and the next
-    slower one if it is near, or else the fastest subnet; 3. evaluate the other rungs, until all this has taken 40 % of
-    the time. The first two know no time limit: of a rendition the largest input within the budget is the most accurate,
-    so the best rung is among these few, also where predictions are somewhat too low or too high.
+    1. order the samples; 2. race the largest input of each column (a member in a rendition) that is predicted to fit,
+    and the next larger one if it is near, or else evaluate the fastest subnet; 3. race the second largest input of the
+    columns that are still in; 4. evaluate the other rungs, those that lost a race last, until all this has taken 40 %
+    of the time. The races know no time limit: in a column the largest input within the budget is the most accurate, so
+    the best rung is among these few, also where predictions are somewhat too low or too high.
 
     Raises:
         InfeasibleBudgetError: no subnet fits; raised before the first evaluation.
@@ -86,26 +90,58 @@ def climb(problem: SearchProblem) -> SearchProblem:
     limit_s, started_s = problem.time_limit_s, problem.clock()
     columns = _columns_near(supernet, costs, budget)
     fitting = {one for column in columns for one in column if budget.fits(costs.cost(one))}
-    leading = [rung for column in columns for rung in _leading(column, fitting)] if fitting else [cheapest]
-    leading.sort(key=costs.latency_ms, reverse=True)
     run = SearchRun(replace(problem, time_limit_s=None))
-    try:
-        problem.evaluator.order_by_margin(should_stop=run.check_stop)
-    except EvaluationStopped:
+    race = Race(run, _SHARES)
+    if not race.begin():
         return problem
-    _evaluate_each(run, leading)
+    if not fitting:
+        run.evaluate([cheapest])
+    elif _raced(run, race, [rung for column in columns for rung in _largest(column, fitting)], fitting):
+        still_in = [column for column in columns if run.pool.keys() & column]
+        _raced(run, race, [rung for column in still_in for rung in _second(column, fitting)], fitting)
 
     def left_s(share: float) -> float | None:
         return None if limit_s is None else max(0.0, share * limit_s - (problem.clock() - started_s))
 
     rest = SearchRun(replace(problem, known=tuple(run.pool.values()), time_limit_s=left_s(_TIME_SHARE)))
-    _evaluate_each(rest, rungs_near(supernet, costs, budget))
+    _evaluate_each(rest, sorted(rungs_near(supernet, costs, budget), key=lambda rung: rung in run.started))
     return replace(problem, known=tuple(rest.pool.values()), time_limit_s=left_s(1.0))
 
 
-def _leading(column: Sequence[Subnet], fitting: Collection[Subnet]) -> list[Subnet]:
-    """The first rungs of a column that fit, and the next slower one, which is among the first two."""
-    return [*(one for one in column[:2] if one not in fitting), *[one for one in column if one in fitting][:_ALWAYS]]
+def _largest(column: Sequence[Subnet], fitting: Collection[Subnet]) -> list[Subnet]:
+    """The first rung of a column that fits, and the next slower one, which is among the first two."""
+    return [*[one for one in column if one in fitting][:1], *(one for one in column[:2] if one not in fitting)]
+
+
+def _second(column: Sequence[Subnet], fitting: Collection[Subnet]) -> list[Subnet]:
+    return [one for one in column if one in fitting][1:2]
+
+
+def _raced(run: SearchRun, race: Race, rungs: Sequence[Subnet], fitting: Collection[Subnet]) -> bool:
+    """Evaluate ``rungs`` on growing shares of the samples, without those that have lost; False if it was stopped."""
+    running = sorted(rungs, key=run.problem.cost_model.latency_ms, reverse=True)
+    while running:
+        if not race.advance(running):
+            return False
+        running = [one for one in _in_the_race(run, running, fitting) if one not in run.pool]
+    return True
+
+
+def _in_the_race(run: SearchRun, rungs: Sequence[Subnet], fitting: Collection[Subnet]) -> list[Subnet]:
+    """``rungs`` without those that are surely less accurate than another rung that fits, on the same samples.
+
+    Surely: by three standard errors of the difference, which counts the samples that one of the two answers correctly.
+    """
+    samples = slice(0, min(run.started.get(one, run.problem.evaluator.sample_count) for one in rungs))
+    rivals = [one for one in dict.fromkeys([*run.pool, *rungs]) if one in fitting]
+    if not rivals:
+        return list(rungs)
+    correct = run.problem.evaluator.correct
+    best = max(correct(rivals, samples), key=np.count_nonzero)
+    rows = correct(rungs, samples)
+    behind = np.count_nonzero(best) - np.count_nonzero(rows, axis=1)
+    lost = behind > _SURELY * np.sqrt(np.count_nonzero(rows != best, axis=1))
+    return [one for one, has_lost in zip(rungs, lost.tolist(), strict=True) if not has_lost]
 
 
 def _evaluate_each(run: SearchRun, rungs: Sequence[Subnet]) -> None:

@@ -31,6 +31,7 @@ class ReferenceRuntime:
 
     reads: ClassVar[str] = COMPOSED  # ONNX fragments, which it composes
     providers: ClassVar[tuple[str, ...]] = ("numpy",)
+    concurrency = 1  # numpy's threads are its own
 
     def __init__(self, *, threads: int = 1, provider: str = "numpy", **settings: Any) -> None:
         if provider not in self.providers:

@@ -50,6 +50,33 @@ def package_members(
     emit(described, as_json=as_json, text=lambda: _print(packaged, described))
 
 
+def check_members(options: Mapping[str, Any], members: tuple[str, ...]) -> None:
+    """Report what can be stitched; nothing is fitted or written."""
+    from packager.family.examination import examine_family
+    from packager.family.members import MemberSource, load_models
+    from packager.inputs.pixels import Pixels
+
+    sources = [MemberSource(options["specification"], options["weights"]), *map(MemberSource.parse, members)]
+    pixels = Pixels(options["normalisation"], options["interpolation"], options["crop"])
+    models = load_models(sources, classes=options["classes"], pixels=pixels, input_shape=options["input_shape"])
+    described = examine_family(models).described()
+    emit(described, as_json=options["as_json"], text=lambda: _print_examined(described))
+
+
+def _print_examined(described: Mapping[str, Any]) -> None:
+    click.echo(f"a family of {len(described['members'])} members, for inputs of {described['input_shape']}")
+    for one in described["members"]:
+        click.echo(f"  {one['name']}: {one['macs'] / 1e6:.1f} million MACs, {one['cut_points']} cut points")
+    for one in described["joints"]:
+        least, most = (macs / 1e6 for macs in one["path_macs"])
+        click.echo(
+            f"  {one['start']}, then {one['end']}: {one['count']} pairs of cut points can be joined,"
+            f" for paths of {least:.1f} to {most:.1f} million MACs"
+        )
+    if not described["joints"]:
+        click.echo("no cut points can be joined: their maps differ in size; the family would be a ladder of networks")
+
+
 def _described(family: PackagedFamily, out: Path) -> dict[str, Any]:
     from device_sdk.bundles.bundle import SIGNATURE, Bundle
     from device_sdk.supernet.paths import architecture_count
@@ -83,8 +110,9 @@ def _described(family: PackagedFamily, out: Path) -> dict[str, Any]:
 
 
 def _print(family: PackagedFamily, described: Mapping[str, Any]) -> None:
+    members = f"{len(described['members'])} members" if described["members"] else "one network"
     click.echo(
-        f"{described['bundle']}: {len(described['members'])} members, {described['blocks']} blocks,"
+        f"{described['bundle']}: {members}, {described['blocks']} blocks,"
         f" {described['architecture_count']} architectures"
     )
     for member in described["members"]:
@@ -97,10 +125,11 @@ def _print(family: PackagedFamily, described: Mapping[str, Any]) -> None:
             f"  stitch {one['id']}: a path of {one['path_macs'] / 1e6:.1f} million multiply-accumulates, nearer to"
             f" {described['members'][0]['name']} by {100 * one['gain']:.1f} points than the members of no more work"
         )
-    click.echo(
-        f"{described['bundle_bytes'] / 1e6:.1f} MB in all renditions;"
-        f" the members alone in their first {described['ladder_bytes'] / 1e6:.1f} MB"
-    )
+    if described["members"]:
+        click.echo(
+            f"{described['bundle_bytes'] / 1e6:.1f} MB in all renditions;"
+            f" the members alone in their first {described['ladder_bytes'] / 1e6:.1f} MB"
+        )
     for note in described["notes"]:
         click.echo(f"note: {shortened(note)}")
     print_minutes(family.packaged)

@@ -27,16 +27,32 @@ existing_file = click.Path(dir_okay=False, path_type=Path)
 @click.option("--trust", type=existing_file, help="Public key or key list that must have signed the bundle.")
 @click.option("--state", type=click.Path(path_type=Path), help="Of a device that fetched the bundle at a URL.")
 @click.option("--brief", is_flag=True, help="Omit the tables of blocks and exits.")
+@click.option(
+    "--picture", type=click.Path(path_type=Path), help="Draw a family's members and stitches to FILE.svg or FILE.png."
+)
 @json_option
-def inspect(bundle: str, trust: Path | None, state: Path | None, brief: bool, as_json: bool) -> None:
+def inspect(
+    bundle: str, trust: Path | None, state: Path | None, brief: bool, picture: Path | None, as_json: bool
+) -> None:
     """Show what is in a bundle, after verifying every byte of it; with a URL, what this device fetched of it."""
     from device_sdk.session.device_state import default_state_folder
     from device_sdk.session.opening import bundle_at
 
     opened = bundle_at(bundle, trust=trust, state_folder=state or default_state_folder(), accepts=None)
     opened.verify()
+    if picture is not None:
+        _draw(opened, picture)
     described = describe_bundle(opened)
     emit(described, as_json=as_json, text=lambda: _print_bundle(opened, described, brief=brief))
+
+
+def _draw(bundle: Bundle, picture: Path) -> None:
+    from device_sdk.files.drawing import require_picture, write_drawing
+    from packager.family.front import drawn, read_report
+    from packager.output.ownership import REPORT
+
+    require_picture(picture)
+    write_drawing(picture, drawn(read_report(bundle.folder / REPORT), bundle.manifest.name))
 
 
 def describe_bundle(bundle: Bundle) -> dict[str, Any]:

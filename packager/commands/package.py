@@ -20,7 +20,7 @@ from device_sdk.errors import PathweaveError, UsageError
 from device_sdk.extras import require
 from device_sdk.progress import SilentProgress
 from packager.commands.checking import check_model
-from packager.commands.families import package_members
+from packager.commands.families import check_members, package_members
 from packager.commands.inspecting import (
     described_exit,
     existing_file,
@@ -44,7 +44,7 @@ _OF_PAIRS = (
     *("pair", "training", "validation", "classes", "out", "version", "steps", "budget_minutes", "memory_gb", "seed"),
     *("private_key", "restart", "save_branches", "threads", "as_json"),
 )
-_NOT_OF_FAMILIES = ("check", "pair", "dry_run", "profile", "save_branches")
+_NOT_OF_FAMILIES = ("pair", "dry_run", "profile", "save_branches")
 
 
 def _shape(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int, int] | None:
@@ -143,6 +143,7 @@ def package(context: click.Context, check: bool, pair: Path | None, members: tup
     answer early. To resume an interrupted run, repeat the command.
 
     --check trains and writes nothing; it takes --data (for the error of smaller inputs), --budget-minutes, --memory-gb.
+    With --member it lists which networks can be stitched.
 
     --member packages several networks as a family: devices choose among them, and among paths that run the first
     blocks of one and the last of another.
@@ -157,7 +158,9 @@ def package(context: click.Context, check: bool, pair: Path | None, members: tup
     if members:
         _refuse(context, _NOT_OF_FAMILIES, "--member")
     limits = _limits(options, started, ("torch",) if check else ("torch", "onnx", "onnxscript", "safetensors"))
-    if check:
+    if check and members:
+        check_members(options, members)
+    elif check:
         check_model(options, limits)
     elif pair is not None:
         package_pair(pair, options, limits)

@@ -20,6 +20,7 @@ from device_sdk.errors import UsageError
 from device_sdk.progress import Progress
 from packager.inputs.job import Job, load_job, load_model_of_job
 from packager.inputs.model_loader import LoadedModel
+from packager.inputs.pixels import Pixels
 from packager.inputs.weights import tensors_digest
 from packager.supernet.blocks.trainable import count_macs
 
@@ -68,35 +69,67 @@ def load_family(sources: Sequence[MemberSource], *, progress: Progress, **option
         UsageError: fewer than two members, too many, or one of them twice.
         DataError, ModelLoadError, WeightsError: as ``load_job``; or the classes are not those of the others.
     """
+    models = load_models(sources, **{name: options.get(name) for name in ("classes", "pixels", "input_shape")})
+    first, *others = models
+    largest = load_job(
+        first.source.specification,
+        **(options | {"weights": first.source.weights, "input_shape": first.model.input_shape}),
+        progress=progress,
+    )
+    members = [FamilyMember(first.name, largest, first.macs, first.own_size)]
+    for one in others:
+        job = replace(
+            largest,
+            model=as_member(one.model, largest.model),
+            weights_sha256=_digest(one.source.weights),
+            notes=one.model.notes,
+        )
+        members.append(FamilyMember(one.name, job, one.macs, one.own_size))
+    return tuple(members)
+
+
+@dataclass(frozen=True)
+class FamilyModel:
+    """A member's model as it was loaded; ``name``, ``macs`` and ``own_size`` as of a ``FamilyMember``."""
+
+    name: str
+    source: MemberSource
+    model: LoadedModel
+    macs: int
+    own_size: tuple[int, int]
+
+
+def load_models(
+    sources: Sequence[MemberSource],
+    *,
+    classes: str | None = None,
+    pixels: Pixels | None = None,
+    input_shape: tuple[int, int, int] | None = None,
+) -> tuple[FamilyModel, ...]:
+    """The models for inputs of one shape, that of the largest input unless given, the one of most work first.
+
+    Raises: as ``load_family``, but for data and classes.
+    """
     if not 2 <= len(sources) <= MOST_MEMBERS:
         raise UsageError(f"a family has 2 to {MOST_MEMBERS} members, not {len(sources)}")
-    of_models = {name: options.get(name) for name in ("classes", "pixels")}
-    shapes = [load_model_of_job(one.specification, weights=one.weights, **of_models).input_shape for one in sources]
-    shape = options.get("input_shape") or max(shapes, key=lambda one: one[1] * one[2])
-    models = [
-        load_model_of_job(one.specification, weights=one.weights, input_shape=shape, **of_models) for one in sources
-    ]
+
+    def load(source: MemberSource, shape: tuple[int, int, int] | None) -> LoadedModel:
+        return load_model_of_job(
+            source.specification, weights=source.weights, input_shape=shape, classes=classes, pixels=pixels
+        )
+
+    shapes = [load(one, None).input_shape for one in sources]
+    shape = input_shape or max(shapes, key=lambda one: one[1] * one[2])
+    models = [load(one, shape) for one in sources]
     _refuse_twins(models)
     macs = [count_macs(model.module, model.input_shape) for model in models]
     order = sorted(range(len(models)), key=lambda place: -macs[place])
-    first = order[0]
-    largest = load_job(
-        sources[first].specification,
-        **(options | {"weights": sources[first].weights, "input_shape": shape}),
-        progress=progress,
-    )
     names = _names([models[place].name for place in order])
     sizes = [(min(height, shape[1]), min(width, shape[2])) for _, height, width in shapes]
-    members = [FamilyMember(names[0], largest, macs[first], sizes[first])]
-    for name, place in zip(names[1:], order[1:], strict=True):
-        job = replace(
-            largest,
-            model=as_member(models[place], largest.model),
-            weights_sha256=_digest(sources[place].weights),
-            notes=models[place].notes,
-        )
-        members.append(FamilyMember(name, job, macs[place], sizes[place]))
-    return tuple(members)
+    return tuple(
+        FamilyModel(name, sources[place], models[place], macs[place], sizes[place])
+        for name, place in zip(names, order, strict=True)
+    )
 
 
 def as_member(model: LoadedModel, largest: LoadedModel) -> LoadedModel:

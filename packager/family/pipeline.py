@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ import torch
 
 from device_sdk import __version__
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.manifest import Manifest, Metrics
 from device_sdk.errors import UsageError
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.signing import signatures
@@ -27,7 +29,7 @@ from packager.family.joining import StoredBlock, common_sizes, depths_of, joined
 from packager.family.members import FamilyMember
 from packager.family.numbering import acyclic, numbered
 from packager.family.stitch_blocks import stored_stitches
-from packager.family.stitches import FittedStitch, MemberNetwork, StitchFitter
+from packager.family.stitches import FittedStitch, MemberNetwork, Rung, StitchFitter
 from packager.family.training import StitchTraining, trained
 from packager.inputs.job import Job
 from packager.output.bundle_folder import BundleWriter, Packaged, already_there, clear
@@ -63,7 +65,8 @@ def package_family(
     """Turn several networks, the largest first, into one bundle in the folder ``out``.
 
     Each member is packaged as ``package`` does it, in a folder of its own beside ``out`` until the family is written; a
-    run that was killed goes on with the member at which it stopped.
+    run that was killed goes on with the member at which it stopped. A member that takes less work than all others and
+    is surely more accurate is written alone.
 
     Raises:
         PackagingError, UsageError, DataError, SignatureError, StorageError: as ``package``; a member cannot be part of
@@ -73,9 +76,9 @@ def package_family(
     times = StepTimes(progress or SilentProgress(), clock=limits.clock)
     if private_key is not None:
         signatures.sign(b"", private_key=private_key)  # an unusable key fails now
-    default = f"{members[0].job.name}-family"[:128]
+    name = name or f"{members[0].job.name}-family"[:128]
     members = _prepared(members)
-    description = {"family": [one.name for one in members], "name": name or default}
+    description = {"family": [one.name for one in members], "name": name}
     description |= {one.name: _digest(one.job) for one in members} | {"pathweave": __version__}
     with OutputClaim(out) as claim:
         if restart:
@@ -94,68 +97,115 @@ def package_family(
             checkpoints.save_time()
             bundles.append(Bundle.open(made.folder))
         _require_joinable(bundles, members)
-        largest = members[0].job
-        images = largest.training_samples(_FITTED)
-        sizes = common_sizes(bundles)
-        networks = [_network(member.job, bundle, sizes) for member, bundle in zip(members, bundles, strict=True)]
-        fitter = StitchFitter(
-            networks,
-            images,
-            torch.from_numpy(largest.prepared(count=_JUDGED)),  # members may know their training images by heart
-            smaller=sizes[len(sizes) // 2] if sizes else None,
-            seed=largest.recipe.seed,
-            progress=times,
-        )
-        fitted = fitter.promising()
-        length = StitchTraining(steps=largest.recipe.steps or None, seconds=_seconds(members))
-        if length.is_none:
-            stitches = fitter.chosen(fitted)
-        else:
-            source, recipe = largest.batches(), largest.recipe
-            stitches = fitter.chosen(
-                fitted, trained(fitted, networks, source, recipe, length, folder=work, progress=times)
-            )
-        depths = list(depths_of(bundles))
-        allowed = acyclic(depths, [(one.start, one.end) for one in stitches])
-        stitches = tuple(one for one in stitches if (one.start, one.end) in allowed)
-        graph = joined_graph(bundles, numbered(depths, allowed))
-        names = [member.name for member in members]
-        blocks = stored_stitches(
-            stitches,
-            networks,
-            names,
-            graph,
-            images,
-            renditions=largest.recipe.renditions,
-            progress=times,
-        )
-        points = fitter.member_points()
-        if not stitches:
-            graph = dataclasses.replace(graph, notes=(*graph.notes, _ladder_note(names)))
-        dominated = _dominating(names, points, bundles)
         with BundleWriter(claim) as writer:
-            manifest = joined(
-                bundles,
-                names,
-                dataclasses.replace(graph, notes=(*graph.notes, *dominated)),
-                blocks,
-                writer,
-                losses=[float(f"{loss * loss:.3g}") for _, loss in points],
-                name=name or default,
-                progress=times,
-            )
-            shown = tuple(_shown(block, one) for block, one in zip(blocks, stitches, strict=True))
-            cost = {
+            best = dominant([member.macs for member in members], [bundle.manifest.metrics for bundle in bundles])
+            if best is None:
+                written = _joined(members, bundles, writer, name=name, work=work, progress=times)
+            else:
+                written = _alone(best, members, bundles, writer, name=name)
+            report = {
                 "seconds": checkpoints.seconds,
                 "peak_rss_bytes": checkpoints.peak_rss_bytes,
                 "step_seconds": times.seconds,
-                "stitches": list(shown),
+                **written.report,
             }
-            writer.add_note(REPORT, encode_description(description | cost))
-            writer.finish(manifest, private_key=private_key)
-        packaged = Packaged(out, manifest, checkpoints.seconds, checkpoints.peak_rss_bytes, True, times.seconds)
+            writer.add_note(REPORT, encode_description(description | report))
+            writer.finish(written.manifest, private_key=private_key)
+        packaged = Packaged(out, written.manifest, checkpoints.seconds, checkpoints.peak_rss_bytes, True, times.seconds)
         checkpoints.remove()
-        return PackagedFamily(packaged, shown, _part_bytes(packaged))
+        return PackagedFamily(packaged, tuple(written.report["stitches"]), _part_bytes(packaged))
+
+
+@dataclass(frozen=True)
+class _Written:
+    """The manifest of a family whose blobs are written, and what its report says about rungs and stitches."""
+
+    manifest: Manifest
+    report: Mapping[str, Any]
+
+
+def _joined(
+    members: Sequence[FamilyMember],
+    bundles: Sequence[Bundle],
+    writer: BundleWriter,
+    *,
+    name: str,
+    work: Path,
+    progress: Progress,
+) -> _Written:
+    """Fit stitches between the members, choose among them, and join everything in one graph."""
+    names, largest = [member.name for member in members], members[0].job
+    sizes = common_sizes(bundles)
+    networks = [_network(member.job, bundle, sizes) for member, bundle in zip(members, bundles, strict=True)]
+    images = largest.training_samples(_FITTED)
+    fitter = StitchFitter(
+        networks,
+        images,
+        torch.from_numpy(largest.prepared(count=_JUDGED)),  # members may know their training images by heart
+        smaller=sizes[len(sizes) // 2] if sizes else None,
+        seed=largest.recipe.seed,
+        progress=progress,
+    )
+    fitted = fitter.promising()
+    length = StitchTraining(steps=largest.recipe.steps or None, seconds=_seconds(members))
+    trained_ones: tuple[FittedStitch, ...] = ()
+    if not length.is_none:
+        trained_ones = trained(
+            fitted, networks, largest.batches(), largest.recipe, length, folder=work, progress=progress
+        )
+    stitches = fitter.chosen(fitted, trained_ones)
+    depths = list(depths_of(bundles))
+    allowed = acyclic(depths, [(one.start, one.end) for one in stitches])
+    stitches = tuple(one for one in stitches if (one.start, one.end) in allowed)
+    graph = joined_graph(bundles, numbered(depths, allowed))
+    renditions = largest.recipe.renditions
+    blocks = stored_stitches(stitches, networks, names, graph, images, renditions=renditions, progress=progress)
+    notes = [*graph.notes, *([] if stitches else [_ladder_note(names)])]
+    alone = fitter.members_alone()
+    notes += _useless_alone(names, alone, bundles)
+    manifest = joined(
+        bundles,
+        names,
+        dataclasses.replace(graph, notes=tuple(notes)),
+        blocks,
+        writer,
+        losses=[float(f"{one.loss * one.loss:.3g}") for one in alone],
+        name=name,
+        progress=progress,
+    )
+    shown = [_shown(block, one) for block, one in zip(blocks, stitches, strict=True)]
+    return _Written(manifest, {"stitches": shown, "rungs": [_rung(one, names) for one in fitter.rungs]})
+
+
+def dominant(macs: Sequence[int], metrics: Sequence[Metrics]) -> int | None:
+    """The place of a member that takes less work than all others and is surely more accurate; None if there is none.
+
+    Surely: by more than the standard error of the difference of two accuracies.
+    """
+    place = min(range(len(macs)), key=macs.__getitem__)
+    own = metrics[place]
+    for other, its_macs in zip(metrics, macs, strict=True):
+        if other is own:
+            continue
+        spreads = [one.original_accuracy * (1 - one.original_accuracy) / max(one.samples, 1) for one in (own, other)]
+        if its_macs <= macs[place] or own.original_accuracy - other.original_accuracy <= math.sqrt(sum(spreads)):
+            return None
+    return place
+
+
+def _alone(
+    place: int, members: Sequence[FamilyMember], bundles: Sequence[Bundle], writer: BundleWriter, *, name: str
+) -> _Written:
+    """The bundle of one member under the family's name, with a note that says why it is alone."""
+    bundle, others = bundles[place], [one.name for number, one in enumerate(members) if number != place]
+    for blob in bundle.blob_sizes():
+        writer.add_blob(bundle.read_blob(blob))
+    note = (
+        f"{members[place].name} takes less work than {' and '.join(others)} and is more accurate"
+        f" ({bundle.manifest.metrics.original_accuracy:.2%}): it was packaged alone"
+    )
+    manifest = msgspec.structs.replace(bundle.manifest, name=name, notes=(*bundle.manifest.notes, note))
+    return _Written(manifest, {"stitches": [], "rungs": []})
 
 
 def _prepared(members: Sequence[FamilyMember]) -> list[FamilyMember]:
@@ -195,20 +245,27 @@ def _require_joinable(bundles: Sequence[Bundle], members: Sequence[FamilyMember]
             raise UsageError(f"the head of {member.name} reads several cut points: it cannot be part of a family")
 
 
-def _dominating(
-    names: Sequence[str], points: Sequence[tuple[int, float]], bundles: Sequence[Bundle]
-) -> tuple[str, ...]:
+def _useless_alone(names: Sequence[str], alone: Sequence[Rung], bundles: Sequence[Bundle]) -> tuple[str, ...]:
     """A note for each member that costs more work than another and is less accurate: it is of no use alone."""
     accuracy = [bundle.manifest.metrics.original_accuracy for bundle in bundles]
     notes = []
-    for place, (macs, _) in enumerate(points):
-        better = [other for other, (less, _) in enumerate(points) if less < macs and accuracy[other] >= accuracy[place]]
+    for place, rung in enumerate(alone):
+        better = [one.member for one in alone if one.macs < rung.macs and accuracy[one.member] >= accuracy[place]]
         if better:
             notes.append(
                 f"{names[place]} takes more work than {names[better[0]]} and is no more accurate"
                 f" ({accuracy[place]:.2%}, {accuracy[better[0]]:.2%}): leave it out unless its stitches pay"
             )
     return tuple(notes)
+
+
+def _rung(rung: Rung, names: Sequence[str]) -> dict[str, Any]:
+    return {
+        "member": names[rung.member],
+        "size": list(rung.size),
+        "macs": rung.macs,
+        "loss": round(rung.loss, 4),
+    }
 
 
 def _ladder_note(names: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -144,6 +145,19 @@ class FittedStitch:
     gain: float = 0.0
 
 
+@dataclass(frozen=True)
+class Rung:
+    """A member, by its place, at an input size (empty: the family's own), and what it takes and loses.
+
+    ``macs``: multiply-accumulates, taken to grow with the pixels; ``loss``: as of a ``FittedStitch``.
+    """
+
+    member: int
+    size: tuple[int, ...]
+    macs: int
+    loss: float
+
+
 def _extents(shape: Shape) -> tuple[Shape, int]:
     """Pixels or tokens, and channels: first in maps [c, h, w], last in tokens [t, c] and vectors [c]."""
     return (shape[1:], shape[0]) if len(shape) == 3 else (shape[:-1], shape[-1])
@@ -162,6 +176,40 @@ def halving(source: Sequence[Shape], target: Sequence[Shape]) -> bool | None:
     if len(source[0]) == 3 and all(tuple(-(-side // 2) for side in a) == b for a, b in pairs):
         return True
     return None
+
+
+class Joint(NamedTuple):
+    """Cut points of two members whose features a linear map can join.
+
+    ``halved``: it halves height and width; ``path_macs``: of the path through it, the map itself left out.
+    """
+
+    start: Place
+    end: Place
+    halved: bool
+    path_macs: int
+
+
+def joints(networks: Sequence[MemberNetwork]) -> list[Joint]:
+    """All joints between ``networks``, the first of which takes the most work, more than any path through a joint."""
+    found = []
+    for a, source in enumerate(networks):
+        for b, target in enumerate(networks):
+            for start in source.inner if a != b else ():
+                for end in target.inner:
+                    if abs(source.depth(start) - target.depth(end)) > _DEEPEST:
+                        continue
+                    halved = halving(source.shapes(start), target.shapes(end))
+                    macs = path_macs(networks, (a, start), (b, end))
+                    if halved is not None and macs < networks[0].macs_until[-1]:
+                        found.append(Joint((a, start), (b, end), halved, macs))
+    return found
+
+
+def path_macs(networks: Sequence[MemberNetwork], start: Place, end: Place) -> int:
+    """Multiply-accumulates of the path that leaves a member at ``start`` and goes on in another at ``end``."""
+    source, target = networks[start[0]], networks[end[0]]
+    return source.macs_until[start[1]] + target.macs_until[-1] - target.macs_until[end[1]]
 
 
 class StitchFitter:
@@ -199,7 +247,7 @@ class StitchFitter:
         after = {(one.start, one.end): one for one in self._judged(trained)}
         pairs = [(one, after.get((one.start, one.end), one)) for one in fitted]
         better = [min(pair, key=lambda one: one.loss) for pair in pairs]
-        return chosen(better, self._rungs(), largest=self._networks[0].macs_until[-1])
+        return chosen(better, self.rungs)
 
     def _rows(self) -> dict[tuple[Place, bool], tuple[torch.Tensor, torch.Tensor]]:
         """Features at drawn positions, [rows, channels] to fit and to judge the fit, by cut point and halving.
@@ -213,8 +261,8 @@ class StitchFitter:
         pool = nn.AvgPool2d(2, ceil_mode=True, count_include_pad=False)
         with self._progress.task("features of members", total) as task:
             for member, network in enumerate(self._networks):
-                sides = {(cut, halved) for (place, cut), _, halved in wanted if place == member}
-                sides |= {(cut, False) for _, (place, cut), _ in wanted if place == member}
+                sides = {(cut, halved) for (place, cut), _, halved, _ in wanted if place == member}
+                sides |= {(cut, False) for _, (place, cut), _, _ in wanted if place == member}
                 for images in self._images:
                     for first in range(0, len(images), _BATCH):
                         batch = images[first : first + _BATCH]
@@ -232,29 +280,13 @@ class StitchFitter:
         return {key: (torch.cat(fit), torch.cat(judge)) for key, (fit, judge) in found.items()}
 
     @cached_property
-    def _pairs(self) -> list[tuple[Place, Place, bool]]:
-        """Cut points of two members whose features a linear map can join, and whether it halves them."""
-        pairs = []
-        for a, source in enumerate(self._networks):
-            for b, target in enumerate(self._networks):
-                for start in source.inner if a != b else ():
-                    for end in target.inner:
-                        if abs(source.depth(start) - target.depth(end)) > _DEEPEST:
-                            continue
-                        halved = halving(source.shapes(start), target.shapes(end))
-                        if halved is not None and self._macs((a, start), (b, end)) < self._networks[0].macs_until[-1]:
-                            pairs.append(((a, start), (b, end), halved))
-        return pairs
-
-    def _macs(self, start: Place, end: Place) -> int:
-        """Multiply-accumulates of the path through a stitch, the stitch itself left out."""
-        source, target = self._networks[start[0]], self._networks[end[0]]
-        return source.macs_until[start[1]] + target.macs_until[-1] - target.macs_until[end[1]]
+    def _pairs(self) -> list[Joint]:
+        return joints(self._networks)
 
     def _fitted(self, rows: Mapping[tuple[Place, bool], tuple[torch.Tensor, torch.Tensor]]) -> Iterator[FittedStitch]:
         """All stitches of a small enough error. Those from one cut point share their matrix."""
         ends: dict[tuple[Place, bool, bool], list[Place]] = {}
-        for start, end, halved in self._pairs:
+        for start, end, halved, _ in self._pairs:
             rectified = bool(rows[end, False][0].min() >= 0)
             ends.setdefault((start, halved, rectified), []).append(end)
         with self._progress.task("fit stitches", len(ends)) as task:
@@ -267,7 +299,9 @@ class StitchFitter:
                         maps = len(shape) == 3
                         module = Stitch(weight, bias, maps=maps, halved=halved, rectified=rectified).eval()
                         macs = weight.numel() * self._positions(end)
-                        yield FittedStitch(start, end, module, error, macs, path_macs=self._macs(start, end) + macs)
+                        yield FittedStitch(
+                            start, end, module, error, macs, path_macs=path_macs(self._networks, start, end) + macs
+                        )
                 task.advance()
 
     def _positions(self, place: Place) -> int:
@@ -296,29 +330,35 @@ class StitchFitter:
                 judged += [replace(one, loss=loss / count) for one, loss in zip(mine, losses, strict=True)]
         return judged
 
-    def _rungs(self) -> list[tuple[int, float]]:
-        """Multiply-accumulates and loss of each member at each input size; work is taken to grow with the pixels."""
-        rungs = self.member_points()
-        own = self._judges.shape[2:]
+    @cached_property
+    def rungs(self) -> tuple[Rung, ...]:
+        """Each member at each input size, its own first, judged against the largest member at its own."""
+        own, largest = self._judges.shape[2:], self._probabilities[0]
+        rungs = []
         with self._progress.task("judge members", len(self._networks)) as task:
-            for network in self._networks:
+            for member, network in enumerate(self._networks):
+                macs = network.macs_until[-1]
+                rungs.append(Rung(member, (), macs, _distance(self._probabilities[member], largest)))
                 for shapes in network.sizes:
                     size = (shapes[0][1], shapes[0][2])
                     answers = network.answers_from(0, resized(self._judges, size))
-                    macs = round(network.macs_until[-1] * size[0] * size[1] / (own[0] * own[1]))
-                    rungs.append((macs, float((answers - self._probabilities[0]).abs().sum(1).mean()) / 2))
+                    at_size = round(macs * size[0] * size[1] / (own[0] * own[1]))
+                    rungs.append(Rung(member, size, at_size, _distance(answers, largest)))
                 task.advance()
-        return rungs
+        return tuple(rungs)
+
+    def members_alone(self) -> list[Rung]:
+        """Each member at the family's own input size."""
+        return [one for one in self.rungs if not one.size]
 
     @cached_property
     def _probabilities(self) -> list[torch.Tensor]:
         return [network.answers_from(0, self._judges) for network in self._networks]
 
-    def member_points(self) -> list[tuple[int, float]]:
-        """Multiply-accumulates and loss of each member against the first, on the judges."""
-        largest = self._probabilities[0]
-        losses = [float((own - largest).abs().sum(1).mean()) / 2 for own in self._probabilities]
-        return [(network.macs_until[-1], loss) for network, loss in zip(self._networks, losses, strict=True)]
+
+def _distance(answers: torch.Tensor, expected: torch.Tensor) -> float:
+    """Mean total variation distance of class probabilities [n, classes]."""
+    return float((answers - expected).abs().sum(1).mean()) / 2
 
 
 def _picked(features: torch.Tensor, count: int, *, seed: int) -> torch.Tensor:
@@ -389,20 +429,15 @@ def best_of_bands(stitches: Sequence[FittedStitch]) -> tuple[FittedStitch, ...]:
     return tuple(one for band in sorted(bands) for one in bands[band][:_PER_BAND])
 
 
-def chosen(
-    stitches: Sequence[FittedStitch], rungs: Sequence[tuple[int, float]], *, largest: int
-) -> tuple[FittedStitch, ...]:
+def chosen(stitches: Sequence[FittedStitch], rungs: Sequence[Rung]) -> tuple[FittedStitch, ...]:
     """Stitches whose paths lose less than everything of no more work: all rungs, and the other stitches' paths.
 
     Of neighbours on this front, nearly alike in work, the better one; the best first.
-
-    Args:
-        rungs: multiply-accumulates and loss of each member at each input size.
-        largest: multiply-accumulates of the largest member.
     """
+    largest = max((one.macs for one in rungs if not one.size), default=0)
     front: list[FittedStitch] = []
     for one in sorted(stitches, key=lambda one: (one.path_macs, one.loss)):
-        gain = min((loss for macs, loss in rungs if macs <= one.path_macs), default=0.0) - one.loss
+        gain = min((rung.loss for rung in rungs if rung.macs <= one.path_macs), default=0.0) - one.loss
         if gain <= 0 or any(other.loss <= one.loss for other in front):
             continue
         if front and one.path_macs - front[-1].path_macs < _LEAST_DISTANCE * largest:

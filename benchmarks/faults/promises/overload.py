@@ -55,6 +55,10 @@ class SlowRuntime:
     def identity(self) -> str:
         return f"slow-{self.runtime.identity}"
 
+    @property
+    def concurrency(self) -> int:
+        return 1
+
     def taking_turns(self) -> Runtime:
         return self
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,8 @@ from device_sdk.search.evaluation.prefix_tree import (
     evaluation_cost,
     prefix_worth,
 )
-from device_sdk.search.port import EvaluationStopped, never_stop
+from device_sdk.search.evaluation.workers import Workers
+from device_sdk.search.port import never_stop
 from device_sdk.supernet.cost import CostModel
 from device_sdk.supernet.plan import Edge, Prior, Subnet
 from device_sdk.supernet.supernet import Supernet
@@ -39,7 +41,8 @@ class PrefixTreeEvaluator:
 
     A group is evaluated batch by batch, depth first over the tree of its prefixes, so that a shared prefix runs once.
     Features that later groups will probably need are cached. Every edge runs in its own session, with and without
-    reuse, so that results are bit-identical. Results are memoised. Not thread-safe. ``close`` frees all.
+    reuse, so that results are bit-identical. Results are memoised. Not thread-safe: ``workers`` batches at a time are
+    evaluated in threads of its own, with equal results. ``close`` frees all.
 
     ``inputs``: the samples, or an array [count, *shape of cut point 0] of prepared ones; ``labels``: [count] class
     indices. The output of the last cut point is [batch, classes] (its last tensor, if it has several). At most
@@ -67,6 +70,7 @@ class PrefixTreeEvaluator:
         reuse: bool = True,
         max_sessions: int | None = None,
         logits_bytes: int = LOGITS_BYTES,
+        workers: int = 1,
     ) -> None:
         if len(inputs) != len(labels):
             raise InputError(f"there are {len(inputs)} samples and {len(labels)} labels")
@@ -74,6 +78,8 @@ class PrefixTreeEvaluator:
             raise DataError("there are no samples to evaluate subnets on")
         if batch < 1 or cache_bytes < 0 or (max_sessions is not None and max_sessions < 1):
             raise UsageError("batch and max_sessions must be at least 1 and cache_bytes at least 0")
+        if workers < 1 or (workers > 1 and max_sessions is not None):
+            raise UsageError("workers must be at least 1, and 1 where sessions are closed for others")
         self._supernet = supernet
         self._sessions = _Sessions(load, limit=max_sessions)
         self._inputs, self._labels = as_inputs(inputs), labels
@@ -89,6 +95,8 @@ class PrefixTreeEvaluator:
         self._references: dict[int, Array] = {}  # by batch: logits of the full model, without a prior
         self._prior: Prior | None = None
         self._touched: set[int] = set()  # batches on which at least one subnet was evaluated
+        self._workers = Workers(workers)
+        self._recording = threading.Lock()
         self.edge_runs = 0
         self.edge_runs_without_reuse = 0
 
@@ -123,8 +131,7 @@ class PrefixTreeEvaluator:
 
     def full_model_logits(self) -> tuple[Array, npt.NDArray[np.int64]]:
         """Logits of the full model [count, classes], without a prior, and the labels [count] in the same order."""
-        for batch in range(self._batch_count):
-            self._refer_to(batch)
+        self._workers.each(range(self._batch_count), self._refer_to, never_stop)
         return np.concatenate([self._references[batch] for batch in range(self._batch_count)]), self._labels
 
     def use_prior(self, prior: Prior | None) -> None:
@@ -166,10 +173,7 @@ class PrefixTreeEvaluator:
         if self._answers:
             return
         batches = range(self._batch_count)
-        for batch in batches:
-            if should_stop():
-                raise EvaluationStopped
-            self._refer_to(batch)
+        self._workers.each(batches, self._refer_to, should_stop)
         logits = corrected(np.concatenate([self._references[batch] for batch in batches]), self._prior)
         own = np.take_along_axis(logits, self._labels[:, None], axis=-1)[:, 0]
         np.put_along_axis(logits, self._labels[:, None], -np.inf, axis=-1)
@@ -216,7 +220,8 @@ class PrefixTreeEvaluator:
         self._cache.clear()
 
     def close(self) -> None:
-        """Free all sessions and features. Idempotent."""
+        """Free all sessions, features and threads. Idempotent."""
+        self._workers.close()
         self._sessions.close()
         self._cache.clear()
 
@@ -227,20 +232,22 @@ class PrefixTreeEvaluator:
         self._touched |= {batch for batch in batches if groups[batch]}
         if trees:
             self._value_features(subnets)
-        for batch in batches:
-            group = groups[batch]
-            if not group:
-                continue
-            if should_stop():
-                raise EvaluationStopped
-            self._refer_to(batch)
-            prepared: dict[tuple[int, ...], Array] = {}
-            for child in sorted(trees[group].children, key=lambda child: child.prefix[0].input_size):
-                size = child.prefix[0].input_size
-                if size not in prepared:
-                    prepared = {size: self._inputs_of(batch, size)}
-                self._visit(child, [prepared[size]], batch)
-            cost = evaluation_cost(trees[group], self._cost_model.edge_latency_ms)
+
+        def evaluate(batch: int) -> None:
+            self._evaluate_batch(batch, groups[batch], trees[groups[batch]])
+
+        self._workers.each([batch for batch in batches if groups[batch]], evaluate, should_stop)
+
+    def _evaluate_batch(self, batch: int, group: tuple[Subnet, ...], tree: PrefixNode) -> None:
+        self._refer_to(batch)
+        prepared: dict[tuple[int, ...], Array] = {}
+        for child in sorted(tree.children, key=lambda child: child.prefix[0].input_size):
+            size = child.prefix[0].input_size
+            if size not in prepared:
+                prepared = {size: self._inputs_of(batch, size)}
+            self._visit(child, [prepared[size]], batch)
+        cost = evaluation_cost(tree, self._cost_model.edge_latency_ms)
+        with self._recording:
             self.edge_runs_without_reuse += cost.edge_runs_without_reuse
             for subnet in group:
                 self._answers[subnet].batches.add(batch)
@@ -270,7 +277,8 @@ class PrefixTreeEvaluator:
             answers.correct[samples] = logits.argmax(axis=-1) == self._labels[samples]
             distances = _centred(features[-1]) - _centred(self._references[batch])  # the prior adds the same to both
             answers.distances[samples] = (distances**2).mean(axis=-1)
-            self._store_logits(Subnet(node.prefix), samples, logits)
+            with self._recording:
+                self._store_logits(Subnet(node.prefix), samples, logits)
             return
         key = (batch, node.prefix)
         if self._cache.keep(key, features, worth=self._worth.get(node.prefix, 0.0), pin=True):
@@ -301,9 +309,10 @@ class PrefixTreeEvaluator:
             if kept is not None:
                 features, done = kept, length
                 break
+        with self._recording:
+            self.edge_runs += len(node.prefix) - done
         for number in range(done, len(node.prefix)):
             features = self._sessions.get(node.prefix[number]).run(features)
-            self.edge_runs += 1
             prefix = node.prefix[: number + 1]
             if prefix in self._worth and prefix != node.prefix:
                 self._cache.keep((batch, prefix), features, worth=self._worth[prefix])
@@ -368,8 +377,13 @@ class _Sessions:
         self._load = load
         self._limit = limit
         self._loaded: OrderedDict[Edge, LoadedStretch] | None = OrderedDict()
+        self._lock = threading.Lock()
 
     def get(self, edge: Edge) -> LoadedStretch:
+        with self._lock:
+            return self._get(edge)
+
+    def _get(self, edge: Edge) -> LoadedStretch:
         if self._loaded is None:
             raise ClosedError("the evaluator was closed")
         edge = edge.at(())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -30,7 +31,7 @@ class FeatureCache:
 
     ``kept_bytes``, the sum of the arrays' sizes, never exceeds ``cap_bytes``: entries are evicted before one is added.
     Pinned entries are not evicted; of the others the least valuable is evicted first. An unpinned entry of value 0 is
-    dropped at once. Source: AdaptiveNet §5.2, there without persistence.
+    dropped at once. Thread-safe. Source: AdaptiveNet §5.2, there without persistence.
     """
 
     def __init__(self, cap_bytes: int) -> None:
@@ -38,6 +39,7 @@ class FeatureCache:
         self._entries: dict[Key, _Entry] = {}
         self._by_worth: list[tuple[float, int, Key]] = []  # a heap with lazy deletion of stale items
         self._serials = itertools.count()
+        self._lock = threading.Lock()
         self.kept_bytes = 0
         self.peak_bytes = 0
 
@@ -46,14 +48,19 @@ class FeatureCache:
 
     def get(self, key: Key) -> list[Array] | None:
         """The features cached under ``key``, or None."""
-        entry = self._entries.get(key)
-        return entry.features if entry else None
+        with self._lock:
+            entry = self._entries.get(key)
+            return entry.features if entry else None
 
     def keep(self, key: Key, features: list[Array], *, worth: float, pin: bool = False) -> bool:
         """Cache ``features``; with ``pin`` until ``unpin``. Returns False if they do not fit.
 
         To make room, unpinned entries of lower value are evicted; for a pinned entry, any unpinned ones.
         """
+        with self._lock:
+            return self._keep(key, features, worth, pin=pin)
+
+    def _keep(self, key: Key, features: list[Array], worth: float, *, pin: bool) -> bool:
         entry = self._entries.get(key)
         if entry is None:
             nbytes = sum(feature.nbytes for feature in features)
@@ -68,15 +75,17 @@ class FeatureCache:
 
     def unpin(self, key: Key) -> None:
         """Make a pinned entry evictable."""
-        entry = self._entries[key]
-        entry.pinned = False
-        self._note(key, entry, entry.worth)
+        with self._lock:
+            entry = self._entries[key]
+            entry.pinned = False
+            self._note(key, entry, entry.worth)
 
     def revalue(self, worth: Callable[[Prefix], float]) -> None:
         """Update the value of every entry, for instance at the start of a generation."""
-        self._by_worth.clear()
-        for key, entry in list(self._entries.items()):
-            self._note(key, entry, worth(key[1]))
+        with self._lock:
+            self._by_worth.clear()
+            for key, entry in list(self._entries.items()):
+                self._note(key, entry, worth(key[1]))
 
     def clear(self) -> None:
         """Drop everything."""

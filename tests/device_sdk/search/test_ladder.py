@@ -96,20 +96,47 @@ def test_no_strategy_returns_less_than_a_rung_that_fits(supernet, costs, strateg
     assert set(rungs) <= {one.subnet for one in found.pool}
 
 
-def test_the_largest_rungs_of_each_rendition_are_evaluated_whatever_the_time_limit(supernet, costs):
+def alike(subnet: Subnet) -> float:
+    """All rungs are right nearly as often."""
+    return 0.8 + 0.001 * SIDES[subnet.input_size]
+
+
+def out_of_time(
+    supernet: Supernet, costs: CostModel, limit_ms: float, accuracy
+) -> tuple[SearchProblem, TableEvaluator]:
     ticks = iter(range(1000))
-    wanted, _ = problem(supernet, costs, Budget(latency_ms=2.1), clock=lambda: float(next(ticks)), time_limit_s=1.0)
-    climbed = climb(wanted)
+    budget = Budget(latency_ms=limit_ms)
+    return problem(supernet, costs, budget, clock=lambda: float(next(ticks)), time_limit_s=1.0, accuracy=accuracy)
+
+
+def test_the_largest_rungs_of_each_rendition_are_evaluated_whatever_the_time_limit(supernet, costs):
+    climbed = climb(out_of_time(supernet, costs, 2.1, alike)[0])
     found = names(one.subnet for one in climbed.known)
     assert found == ["o0 o1", "o0@int8 o1", "8x8: o0 o1", "8x8: o0@int8 o1"]
     assert climbed.time_limit_s == 0.0
 
 
 def test_so_is_the_next_slower_one_if_it_may_measure_within_the_budget(supernet, costs):
-    ticks = iter(range(1000))
-    wanted, _ = problem(supernet, costs, Budget(latency_ms=1.45), clock=lambda: float(next(ticks)), time_limit_s=1.0)
-    found = names(one.subnet for one in climb(wanted).known)
+    found = names(one.subnet for one in climb(out_of_time(supernet, costs, 1.45, alike)[0]).known)
     assert found == ["o0@int8 o1", "8x8: o0 o1", "8x8: o0@int8 o1", "6x6: o0 o1", "6x6: o0@int8 o1"]
+
+
+def test_a_rung_that_is_surely_worse_leaves_the_race_early(supernet, costs):
+    """With int8 a tenth worse, neither its largest nor its second largest input is evaluated on all samples."""
+    wanted, evaluator = out_of_time(
+        supernet, costs, 2.1, lambda one: alike(one) - 0.1 * any(edge.rendition == "int8" for edge in one.edges)
+    )
+    assert names(one.subnet for one in climb(wanted).known) == ["o0 o1", "8x8: o0 o1"]
+    assert evaluator.samples_run <= 2 * evaluator.sample_count + evaluator.sample_count // 4
+
+
+def test_with_time_left_the_losers_are_evaluated_last(supernet, costs):
+    wanted, _ = problem(
+        supernet, costs, Budget(latency_ms=2.1), accuracy=lambda one: 0.7 if "int8" in str(one) else 0.8
+    )
+    found = names(one.subnet for one in climb(wanted).known)
+    assert found[-1] == "o0@int8 o1"
+    assert sorted(found) == sorted(names(rung for column in ladder(supernet) for rung in column))
 
 
 def test_where_no_rung_fits_the_fastest_subnet_is_the_first_answer(supernet, costs):

@@ -54,12 +54,36 @@ def test_a_person_reads_a_line_for_each_member(run, tmp_path):
     assert main(["inspect", str(tmp_path / "family")]) == 0
 
 
+def test_check_says_which_cut_points_can_be_joined_and_writes_nothing(run, tmp_path):
+    before = set(tmp_path.iterdir())
+    status, out, _ = run(*MEMBERS, "--check", "--json")
+    assert status == 0
+    said = json.loads(out)
+    assert [one["name"] for one in said["members"]] == ["large", "small"]
+    assert {(one["start"], one["end"]) for one in said["joints"]} == {("large", "small"), ("small", "large")}
+    assert all(one["count"] and one["path_macs"][0] < said["members"][0]["macs"] for one in said["joints"])
+    status, out, _ = run(*MEMBERS, "--check")
+    assert "small, then large: " in out
+    assert {one.name for one in tmp_path.iterdir()} - {one.name for one in before} <= {"__pycache__"}
+
+
+def test_the_picture_of_a_family_is_drawn_by_inspect(run, tmp_path, capsys):
+    assert run(*MEMBERS, *DATA, "--out", "family")[0] == 0
+    assert main(["inspect", str(tmp_path / "family"), "--brief", "--picture", str(tmp_path / "front.svg")]) == 0
+    drawing = (tmp_path / "front.svg").read_text()
+    assert ">large</text>" in drawing
+    assert ">small</text>" in drawing
+    (tmp_path / "family" / "packaging.json").unlink()
+    capsys.readouterr()
+    assert main(["inspect", str(tmp_path / "family"), "--picture", str(tmp_path / "other.svg")]) != 0
+    assert "nothing to draw" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("--model", "users_family:large", "--member", "users_family:large"), "has the same weights as"),
         ((*MEMBERS, "--dry-run"), "--dry-run does not go with --member"),
-        ((*MEMBERS, "--check"), "--check does not go with --member"),
         (("--model", "users_family:large", "--member", "users_family:small=none.pth"), "no weights file none.pth"),
         (("--model", "users_family:large", "--member", "users_family:none"), "has no callable 'none'"),
     ],

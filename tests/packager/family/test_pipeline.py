@@ -25,7 +25,7 @@ from device_sdk.supernet.plan import Plan, Subnet
 from packager.errors import ResumeError
 from packager.family import pipeline
 from packager.family.joining import common_sizes
-from packager.family.pipeline import package_family
+from packager.family.pipeline import dominant, package_family
 
 SETTINGS = AdaptationSettings(seed=0, time_limit_s=5.0)
 
@@ -182,3 +182,34 @@ def test_members_with_programs_of_another_runtime_are_named(make_members, tmp_pa
 
     with pytest.raises(PackagingError, match="has a rendition for executorch, which cannot be in a family"):
         package_family(make_members(renditions=("fp32", "xnnpack")), tmp_path / "xnnpack")
+
+
+def metrics(accuracy, samples=1_000):
+    return SimpleNamespace(original_accuracy=accuracy, samples=samples)
+
+
+@pytest.mark.parametrize(
+    ("macs", "accuracies", "expected"),
+    [
+        ([100, 50], [0.90, 0.95], 1),
+        ([100, 50], [0.90, 0.91], None),
+        ([100, 50], [0.95, 0.90], None),
+        ([50, 50], [0.80, 0.95], None),
+        ([100, 50, 70], [0.90, 0.96, 0.955], None),
+        ([100, 50, 70], [0.80, 0.96, 0.90], 1),
+    ],
+)
+def test_only_a_member_of_less_work_that_is_surely_more_accurate_than_all_others_dominates(macs, accuracies, expected):
+    assert dominant(macs, list(map(metrics, accuracies))) == expected
+
+
+def test_a_member_that_dominates_is_packaged_alone(make_members, tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "dominant", lambda macs, metrics: 1)
+    found = package_family(make_members(), tmp_path / "alone", name="two")
+    manifest = Bundle.open(tmp_path / "alone").manifest
+    assert not manifest.members
+    assert manifest.name == "two"
+    assert "small takes less work than large and is more accurate" in manifest.notes[-1]
+    assert not found.stitches
+    run_self_test(Workspace(Bundle.open(tmp_path / "alone"), OnnxRuntime(threads=1)))
+    assert not package_family(make_members(), tmp_path / "alone", name="two").packaged.fresh

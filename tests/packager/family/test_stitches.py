@@ -10,6 +10,7 @@ from device_sdk.supernet.blocks import TensorSpec
 from packager.family.stitches import (
     FittedStitch,
     MemberNetwork,
+    Rung,
     Stitch,
     StitchFitter,
     _solutions,
@@ -93,9 +94,9 @@ def test_paths_through_stitches_are_judged_against_the_largest_member(networks, 
     for one in found:
         assert 0 <= one.loss <= 1
         assert one.path_macs < largest + one.macs
-    points = fitter.member_points()
-    assert points[0] == (largest, 0.0)
-    assert points[1][1] > 0
+    first, second = fitter.members_alone()
+    assert first == Rung(0, (), largest, 0.0)
+    assert second.loss > 0
 
 
 def stitch(macs, loss, members=(0, 1)):
@@ -104,15 +105,15 @@ def stitch(macs, loss, members=(0, 1)):
 
 
 def test_kept_stitches_lose_less_than_all_that_takes_no_more_work():
-    rungs = [(100, 0.0), (50, 0.4), (40, 0.5)]
-    found = chosen([stitch(70, 0.2), stitch(80, 0.25), stitch(60, 0.45), stitch(30, 0.9)], rungs, largest=100)
+    rungs = [Rung(0, (), 100, 0.0), Rung(1, (), 50, 0.4), Rung(1, (6, 6), 40, 0.5)]
+    found = chosen([stitch(70, 0.2), stitch(80, 0.25), stitch(60, 0.45), stitch(30, 0.9)], rungs)
     assert [(one.path_macs, one.loss) for one in found] == [(70, 0.2)]
     assert found[0].gain == pytest.approx(0.2)
 
 
 def test_of_stitches_nearly_alike_in_work_the_better_one_is_kept():
-    rungs = [(100, 0.0), (50, 0.4)]
-    found = chosen([stitch(70, 0.2), stitch(71, 0.1), stitch(90, 0.05)], rungs, largest=100)
+    rungs = [Rung(0, (), 100, 0.0), Rung(1, (), 50, 0.4)]
+    found = chosen([stitch(70, 0.2), stitch(71, 0.1), stitch(90, 0.05)], rungs)
     assert sorted(one.path_macs for one in found) == [71, 90]
 
 

@@ -36,7 +36,7 @@ public const val PROFILE_FORMAT: Int = 6
 private const val MOST_ROUNDS = 120
 private const val HIGHEST_CONFIDENCE = 1.0 // exits with a threshold above it would not be loaded
 private const val FITTED_SUBNETS = 32
-private val PATIENCE = Patience(rounds = 40, precision = 0.01, limitS = 4.5, least = 8)
+private val PATIENCE = Patience(rounds = 40, precision = 0.01, limitS = 4.5, least = 5)
 
 /**
  * A measured whole subnet at batch 1: Σ of its block latencies, its latency, and its peak memory if known.

@@ -241,7 +241,7 @@ internal fun waitedForProcessorNs(): Long = try {
     0
 }
 
-internal const val WARMUP = 5
+internal const val WARMUP = 2 // rounds, behind the first runs of each part
 private const val FIRST_RUNS = 2 // runs after which a runtime has allocated its working memory
 private const val GROUP_BYTES = 128L * MB // loaded at once: weights, and arenas of whole subnets
 private const val PAGED_ROUNDS = 10 // for subnets that reload their pages in every call, which takes 100 times as long

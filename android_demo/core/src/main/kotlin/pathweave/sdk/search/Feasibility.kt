@@ -8,6 +8,7 @@ import java.util.Locale
 import java.util.PriorityQueue
 import kotlin.math.abs
 import kotlin.math.pow
+import kotlin.math.sqrt
 import pathweave.sdk.InfeasibleBudgetError
 import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.CostModel
@@ -158,8 +159,9 @@ private fun roundedUp(value: Double): String =
     BigDecimal(value).round(MathContext(DIGITS, RoundingMode.CEILING)).toPlainString()
 
 private const val ABOVE_BUDGET = 1.1 // predicted latency over the budget, up to which a rung may measure within it
-private const val TIME_SHARE = 0.4 // of the search, after which no further rung is evaluated but those that always are
-private const val ALWAYS = 2 // rungs of each rendition within the budget that are evaluated whatever the time limit
+private const val TIME_SHARE = 0.4 // of the search, after which no further rung is evaluated but those that race
+private val SHARES = listOf(0.125, 0.25, 0.5) // of the samples, after which rungs leave the race
+private const val SURELY = 3.0 // standard errors by which a rung is less accurate that leaves
 
 /**
  * All rungs, without repetition: a list per member and rendition, by name; in it the smallest input first.
@@ -212,10 +214,11 @@ private fun columnsNear(supernet: Supernet, costs: CostModel, budget: Budget): L
 /**
  * [problem] with the rungs near its budget evaluated, and the time that is left.
  *
- * 1. order the samples; 2. evaluate the two slowest rungs of each rendition that are predicted to fit and the next slower
- * one if it is near, or else the fastest subnet; 3. evaluate the other rungs, until all this has taken 40 % of the time. The
- * first two know no time limit: of a rendition the largest input within the budget is the most accurate, so the best rung
- * is among these few, also where predictions are somewhat too low or too high.
+ * 1. order the samples; 2. race the largest input of each column (a member in a rendition) that is predicted to fit,
+ * and the next larger one if it is near, or else evaluate the fastest subnet; 3. race the second largest input of the
+ * columns that are still in; 4. evaluate the other rungs, those that lost a race last, until all this has taken 40 % of
+ * the time. The races know no time limit: in a column the largest input within the budget is the most accurate, so the
+ * best rung is among these few, also where predictions are somewhat too low or too high.
  *
  * @throws pathweave.sdk.InfeasibleBudgetError no subnet fits; thrown before the first evaluation.
  */
@@ -225,25 +228,55 @@ internal fun climb(problem: SearchProblem): SearchProblem {
     val startedS = problem.clock()
     val columns = columnsNear(supernet, costs, budget)
     val fitting = columns.flatten().filter { budget.fits(costs.cost(it)) }.toSet()
-    val leading =
-        if (fitting.isEmpty()) listOf(cheapest)
-        else columns.flatMap { leading(it, fitting) }.sortedByDescending(costs::latencyMs)
     val run = SearchRun(problem.with(timeLimitS = null), planned = 1)
-    try {
-        problem.evaluator.orderByMargin(run::checkStop)
-    } catch (_: EvaluationStopped) {
-        return problem
+    val race = Race(run, SHARES)
+    if (!race.begin()) return problem
+    if (fitting.isEmpty()) {
+        run.evaluate(listOf(cheapest))
+    } else if (raced(run, race, columns.flatMap { largest(it, fitting) }, fitting)) {
+        val stillIn = columns.filter { column -> column.any { it in run.pool } }
+        raced(run, race, stillIn.flatMap { second(it, fitting) }, fitting)
     }
-    evaluateEach(run, leading)
     fun leftS(share: Double) = problem.timeLimitS?.let { maxOf(0.0, share * it - (problem.clock() - startedS)) }
     val rest = SearchRun(problem.with(timeLimitS = leftS(TIME_SHARE), known = run.pool.values.toList()), planned = 1)
-    evaluateEach(rest, rungsNear(supernet, costs, budget))
+    evaluateEach(rest, rungsNear(supernet, costs, budget).sortedBy { it in run.started })
     return problem.with(timeLimitS = leftS(1.0), known = rest.pool.values.toList())
 }
 
-/** The first rungs of a column that fit, and the next slower one, which is among the first two. */
-private fun leading(column: List<Subnet>, fitting: Set<Subnet>): List<Subnet> =
-    column.take(2).filter { it !in fitting } + column.filter { it in fitting }.take(ALWAYS)
+/** The first rung of a column that fits, and the next slower one, which is among the first two. */
+private fun largest(column: List<Subnet>, fitting: Set<Subnet>): List<Subnet> =
+    column.filter { it in fitting }.take(1) + column.take(2).filter { it !in fitting }
+
+private fun second(column: List<Subnet>, fitting: Set<Subnet>): List<Subnet> =
+    column.filter { it in fitting }.drop(1).take(1)
+
+/** Evaluate [rungs] on growing shares of the samples, without those that have lost; false if it was stopped. */
+private fun raced(run: SearchRun, race: Race, rungs: List<Subnet>, fitting: Set<Subnet>): Boolean {
+    var running = rungs.sortedByDescending(run.problem.costModel::latencyMs)
+    while (running.isNotEmpty()) {
+        if (!race.advance(running)) return false
+        running = inTheRace(run, running, fitting).filter { it !in run.pool }
+    }
+    return true
+}
+
+/**
+ * [rungs] without those that are surely less accurate than another rung that fits, on the same samples.
+ *
+ * Surely: by three standard errors of the difference, which counts the samples that one of the two answers correctly.
+ */
+private fun inTheRace(run: SearchRun, rungs: List<Subnet>, fitting: Set<Subnet>): List<Subnet> {
+    val evaluator = run.problem.evaluator
+    val samples = 0 until rungs.minOf { run.started[it] ?: evaluator.sampleCount }
+    val rivals = (run.pool.keys + rungs).filter { it in fitting }
+    if (rivals.isEmpty()) return rungs
+    val best = evaluator.correct(rivals, samples).maxBy { row -> row.count { it } }
+    return rungs.zip(evaluator.correct(rungs, samples)).filter { (_, row) ->
+        val behind = best.count { it } - row.count { it }
+        val differing = row.indices.count { row[it] != best[it] }
+        behind <= SURELY * sqrt(differing.toDouble())
+    }.map { it.first }
+}
 
 private fun evaluateEach(run: SearchRun, rungs: List<Subnet>) {
     for (rung in rungs) if (run.checkStop() || !run.evaluate(listOf(rung))) break
