@@ -21,7 +21,7 @@ _DEPTHS, _QUICK_DEPTHS = (20, 32, 44, 56), (20, 32)  # of the ResNets
 _LATENCIES, _QUICK_LATENCIES = 12, 3
 _LITE_LIMIT_S, _CIFAR_LIMIT_S, _QUICK_LIMIT_S = 20.0, 10.0, 1.0  # of each search
 _LEAST_MEMBERS = 2
-_RECIPE = ("--steps", "0", "--max-span", "1", "--exits", "0", "--rendition", "fp32", "--rendition", "int8")
+_RECIPES = {LITE: "efficientnet-lite-family.toml", CIFAR: "resnet-cifar10-family.toml"}  # in zoo/
 _ONE_THREAD = ("--threads", "1")  # beside other work, which --quick is run beside, ten times as fast as two
 _PHOTOGRAPHS = ("--classes", "imagenet-1k", "--interpolation", "bicubic", "--crop", "whole")
 
@@ -99,17 +99,19 @@ def _bundle(options: BenchOptions, name: str, members: Sequence[_Member], data: 
     Packaging takes minutes, so the bundle stays in the cache for as long as members, recipe, version and the code that
     makes fragments are the same.
     """
-    described = [[one.specification for one in members], data.training, data.validation, *_RECIPE, *data.choices]
+    recipe = CHECKOUT / "zoo" / _RECIPES[name]
+    described = [[one.specification for one in members], data.training, data.validation, recipe.read_text()]
+    described.append([*data.choices])
     digest = hashlib.sha256(json.dumps([described, __version__, makers_digest()]).encode()).hexdigest()
     folder = cache_folder().resolve() / "bench" / f"family-{name}-{digest[:12]}"
     if not (folder / "manifest.json").exists():
         with options.progress.task(f"package family {name}", 1) as task:
-            _package(options, folder, members, data)
+            _package(options, folder, members, recipe, data)
             task.advance()
     return folder
 
 
-def _package(options: BenchOptions, out: Path, members: Sequence[_Member], data: _Data) -> None:
+def _package(options: BenchOptions, out: Path, members: Sequence[_Member], recipe: Path, data: _Data) -> None:
     """Run ``pathweave package`` in a process of its own, so that its peak memory is that of packaging alone."""
     (first, *others), data_folder = members, options.data_folder.resolve()
     command = [sys.executable, "-m", "pathweave", "package"]
@@ -117,7 +119,7 @@ def _package(options: BenchOptions, out: Path, members: Sequence[_Member], data:
     for one in others:
         command += ["--member", f"{one.specification}={one.weights.resolve()}"]
     command += ["--data", str(data_folder / data.training), "--val", str(data_folder / data.validation)]
-    command += ["--out", str(out), "--restart", "--json", *_RECIPE, *data.choices]
+    command += ["--out", str(out), "--recipe", str(recipe), "--restart", "--json", *data.choices]
     command += _ONE_THREAD if options.quick else ()
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
     if done.returncode:

@@ -14,7 +14,8 @@ from benchmarks.support.minimum_cut import minimum_cut
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.offload.remote_model import IMAGES, JPEG
 from device_sdk.offload.tail import TAIL
-from device_sdk.policies.measured_splits.decision import DropJudge, SplitDecision, SplitLimits, choose
+from device_sdk.policies.measured_splits.decision import SplitDecision, choose
+from device_sdk.policies.measured_splits.fastest import DropJudge, SplitLimits
 from device_sdk.policies.splitting.path_splits import JpegCoding, SplitCost
 from device_sdk.supernet.cost import CostModel, Uplink
 from device_sdk.supernet.plan import Edge, Plan, RemoteRef, Split, Subnet

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import click
+from click.core import ParameterSource
 
 from device_sdk.commands.adapt_report import found_summary, print_found
 from device_sdk.commands.command_line import emit, progress
@@ -30,6 +31,7 @@ from device_sdk.supernet.goal import KINDS, Goal
 
 if TYPE_CHECKING:
     from device_sdk.offload.remote_model import Privacy
+    from device_sdk.policies.measured_splits.region import Cell
     from device_sdk.session.adaptive_model import AdaptiveModel
     from device_sdk.supernet.cost import Power, Uplink
     from device_sdk.supernet.plan import Fallback
@@ -106,6 +108,12 @@ def goal_options(command: Command) -> Command:
 @fallback_option
 @click.option("--device-factor", type=float, help="Estimate a split for a device so many times slower than this one.")
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw a split's latencies to FILE.svg or FILE.png.")
+@click.option(
+    "--map",
+    "map_file",
+    type=click.Path(path_type=Path),
+    help="Draw where device, split and server are fastest, over uplinks and devices, to FILE.svg or FILE.png.",
+)
 @click.option("--no-prior", is_flag=True, help="Do not correct answers by the mix of classes of the images.")
 @click.option("--strategy", default="pathweave", show_default=True, help="How to search (guide: adapt on a device).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
@@ -140,6 +148,7 @@ def adapt(
     fallback: Fallback | None,
     device_factor: float | None,
     picture: Path | None,
+    map_file: Path | None,
     no_prior: bool,
     strategy: str,
     seed: int,
@@ -155,14 +164,19 @@ def adapt(
     from device_sdk.policies.hybrid.joint_search import JointSettings
 
     kinds = _kinds(consider)
-    if picture is not None:
-        require_picture(picture)
+    for file in (picture, map_file):
+        if file is not None:
+            require_picture(file)
     if data is None and (kinds != {"split"} or goal.max_drop is not None):
         raise UsageError("plans are chosen on private images", hint="give --data")
     if power is None and (goal.energy_mj is not None or goal.optimise == "energy_mj"):
         raise UsageError("energies are unknown without the device's power", hint="give --active-w")
     uplink = _uplink(network, uplink_mbps, round_trip_ms)
     server, estimates = _server(server, bundle, kinds, device_factor, uplink)
+    if map_file is not None and not estimates:
+        raise UsageError(
+            "the map is an estimate of splits", hint="give --consider split --uplink-mbps, and no --server"
+        )
     if server is None and server_model is not None:
         raise UsageError("--server-model names a model of a server", hint="give --server too")
     require_permission(server, privacy, "activations" if server_model is None and "hybrid" not in kinds else "inputs")
@@ -172,6 +186,7 @@ def adapt(
         time_limit_s=time_limit_s,
         use_prior=not no_prior,
         fallback=fallback,
+        privacy=_estimated(privacy),
         device_factor=1.0 if device_factor is None else device_factor,
         joint=JointSettings(seed=seed, least_coverage=1 - (1.0 if goal.share_asked is None else goal.share_asked)),
     )
@@ -192,12 +207,34 @@ def adapt(
             power=power,
             progress=progress(as_json),
         )
+        cells: tuple[Cell, ...] = ()
+        if map_file is not None and found.region is not None:
+            drops = {} if goal.max_drop is None else {"max_drops": (goal.max_drop,)}
+            cells = found.region.cells(**drops, progress=progress(as_json))
     if picture is not None and found.split is not None:
         from device_sdk.commands.split_report import draw_split
 
         draw_split(picture, found.split)
-    taken = not (no_take or estimates)
-    emit(found_summary(found, taken=taken), as_json=as_json, text=lambda: print_found(found, explain=explain))
+    summary = found_summary(found, taken=not (no_take or estimates))
+    if map_file is not None:
+        from device_sdk.commands.split_map import described_cells, map_drawing, print_map
+        from device_sdk.files.drawing import write_drawing
+
+        write_drawing(map_file, map_drawing(cells))
+        summary["map"] = described_cells(cells)
+
+    def show() -> None:
+        print_found(found, explain=explain)
+        if map_file is not None:
+            print_map(cells)
+
+    emit(summary, as_json=as_json, text=show)
+
+
+def _estimated(privacy: Privacy) -> Privacy:
+    """What an estimated split may send: everything, since nothing is sent, unless --privacy says otherwise."""
+    given = click.get_current_context().get_parameter_source("privacy") is ParameterSource.COMMANDLINE
+    return privacy if given else "inputs"
 
 
 def _kinds(consider: str | None) -> set[str]:

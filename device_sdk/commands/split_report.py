@@ -69,6 +69,7 @@ def split_summary(decision: SplitDecision) -> dict[str, Any]:
         "bits": list(decision.best.bits),
         "head": list(map(str, decision.best.head)),
         "reason": decision.reason,
+        "not_measured": len(decision.not_measured),
         "drop": decision.drop_of(decision.best),
         "latency_ms": decision.best.latency_ms,
         "on_device_ms": None if decision.is_head_only else decision.on_device.latency_ms,

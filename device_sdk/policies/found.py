@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from device_sdk.policies.deciding.thresholds import Promise
 from device_sdk.policies.hybrid.choice import HybridChoice
 from device_sdk.policies.measured_splits.decision import SplitDecision
+from device_sdk.policies.measured_splits.region import Region
 from device_sdk.policies.planning.choice import Choice, Option
 from device_sdk.policies.planning.front import PlanFront
 from device_sdk.search.port import Candidate
@@ -54,7 +55,7 @@ class Found:
     like these. ``full_accuracy``: the full model's, on the held-out samples. ``stopped``: why the search ended.
     ``notes``: what was left out, and why. ``pool``: the subnets that a search evaluated. ``front``: makes the plans for
     other networks, over the same samples; None where no network is known. ``split``, ``hybrid``: what plans of these
-    kinds were chosen from.
+    kinds were chosen from. ``region``: makes the map of a split that was estimated, over uplinks and devices.
     """
 
     choice: Choice
@@ -72,6 +73,7 @@ class Found:
     front: Callable[[], PlanFront] | None = None
     split: SplitDecision | None = None
     hybrid: HybridChoice | None = None
+    region: Region | None = None
 
     @property
     def plan(self) -> Plan:

@@ -17,6 +17,7 @@ from device_sdk.errors import InputError, UsageError
 from device_sdk.execution.loaded_segments import corrected
 from device_sdk.execution.plan_segments import PlanSegment
 from device_sdk.execution.workspace import Workspace
+from device_sdk.offload.remote_model import Privacy
 from device_sdk.policies.hybrid.joint_search import JointSettings
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Array
@@ -146,7 +147,8 @@ class AdaptationSettings:
     ``fill_pool``: look for subnets of other latencies too, about as long again, for live update. ``keep_samples``: in
     memory, until the next adaptation or ``close``, for live update to search again.
     ``fallback``: what answers when the server of a split does not: the rest of the ``subnet``, the last ``exit`` before
-    the cut, or nothing (``abstain``); None: as the memory allows. ``device_factor``: k to estimate a split for a device
+    the cut, or nothing (``abstain``); None: as the memory allows. ``privacy``: what a split that is estimated without a
+    server may send. ``device_factor``: k to estimate a split for a device
     k times slower than this one. ``joint``: of the search for hybrids.
 
     Raises:
@@ -165,6 +167,7 @@ class AdaptationSettings:
     fill_pool: bool = False
     keep_samples: bool = False
     fallback: Fallback | None = None
+    privacy: Privacy = "inputs"
     device_factor: float = 1.0
     joint: JointSettings = field(default_factory=JointSettings)
     cancelled: Callable[[], bool] = lambda: False

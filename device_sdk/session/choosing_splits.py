@@ -33,8 +33,10 @@ from device_sdk.policies.hybrid.choice import (
     macs_costs,
 )
 from device_sdk.policies.hybrid.joint_search import HybridMember
-from device_sdk.policies.measured_splits.decision import SplitDecision, SplitLimits, choose, decide_split
+from device_sdk.policies.measured_splits.decision import SplitDecision, choose, decide_split
+from device_sdk.policies.measured_splits.fastest import SplitLimits
 from device_sdk.policies.measured_splits.measuring import JpegInputs, SplitScore, codec_handling
+from device_sdk.policies.measured_splits.region import Region
 from device_sdk.policies.planning.choice import Choice
 from device_sdk.policies.planning.front import split_front
 from device_sdk.policies.planning.server_evidence import Servers
@@ -77,11 +79,14 @@ def choose_split(
     if unknown:
         raise BudgetError(f"a split alone keeps no {unknown[0]}", hint='add "ask" or "subnets" to consider')
     SplitLimits(goal.memory_mb, None, storage_mb=goal.storage_mb)  # refused before anything runs
-    sends_input = model is None or model.privacy == "inputs"
+    privacy = settings.privacy if model is None else model.privacy
+    if privacy == "never":
+        raise UsageError("a split sends activations to the server", hint='allow it with privacy="activations"')
+    sends_input = privacy == "inputs"
     quality = QUALITY if model is None else model.jpeg_quality
     jpegs = _jpegs(workspace, checker, samples, quality) if samples is not None and sends_input else None
     limits = _limits(workspace, plan, checker, samples, labels, goal, jpegs)
-    jpeg, bundle = None if jpegs is None else jpegs.coding(), workspace.bundle
+    jpeg, bundle, region = None if jpegs is None else jpegs.coding(), workspace.bundle, None
     if model is not None:
         decision = decide_split(
             workspace,
@@ -96,22 +101,26 @@ def choose_split(
         )
     else:
         assert uplink is not None
-        costs = profile().cost_model()
+        costs, name, handling = profile().cost_model(), bundle.manifest.name + TAIL, codec_handling()
+        region = Region(
+            bundle, plan.subnet, costs, name, handling, limits.judge, jpeg, sends_input, uplink.round_trip_ms
+        )
         decision = choose(
             bundle,
             plan,
             costs,
             costs,
             uplink,
-            model_name=bundle.manifest.name + TAIL,
+            model_name=name,
             source="this device's own: no server was named",
-            handling=codec_handling(),
+            sends_input=sends_input,
+            handling=handling,
             limits=limits,
             device_factor=settings.device_factor,
             jpeg=jpeg,
             fallback=settings.fallback,
         )
-    return _found(decision, goal, partial(split_front, bundle, decision, limits))
+    return replace(_found(decision, goal, partial(split_front, bundle, decision, limits)), region=region)
 
 
 def _found(decision: SplitDecision, goal: Goal, front: Callable[[], Any]) -> Found:

@@ -12,7 +12,8 @@ import msgspec
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.tail import TAIL
-from device_sdk.policies.measured_splits.decision import SplitDecision, SplitLimits, ask_server, choose
+from device_sdk.policies.measured_splits.decision import SplitDecision, ask_server, choose
+from device_sdk.policies.measured_splits.fastest import SplitLimits
 from device_sdk.policies.measured_splits.measuring import codec_handling
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress, SilentProgress

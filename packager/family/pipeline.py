@@ -291,8 +291,10 @@ def _stitches_in(packaged: Packaged) -> tuple[Mapping[str, Any], ...]:
 
 
 def _part_bytes(packaged: Packaged) -> dict[str, int]:
-    """The bytes that a device fetches to run each member alone, in its first rendition."""
+    """The bytes that a device fetches to run each member alone, in its first rendition; empty without members."""
     bundle = Bundle.open(packaged.folder)
+    if not bundle.supernet.members:
+        return {}
     return {
         member.name: sum(map(bundle.blob_size, bundle.blob_names(path.edges)))
         for member, path in zip(bundle.supernet.members, bundle.supernet.originals, strict=True)

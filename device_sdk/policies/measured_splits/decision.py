@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Protocol
 
 import msgspec
 
@@ -21,6 +19,7 @@ from device_sdk.offload.quantisation import MAX_BITS
 from device_sdk.offload.remote_calls import default_transport
 from device_sdk.offload.remote_model import JPEG, RemoteModel
 from device_sdk.offload.tail import TailClient, measure_uplink, server_profile
+from device_sdk.policies.measured_splits.fastest import NO_LIMITS, SplitLimits, fastest
 from device_sdk.policies.measured_splits.measuring import MOST_OF_A_BYTE, call_handling, codec_handling
 from device_sdk.policies.splitting.head_renditions import Head, best_heads, block_choices, own_head
 from device_sdk.policies.splitting.path_splits import (
@@ -40,125 +39,6 @@ from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice, Fallbac
 from device_sdk.supernet.supernet import Supernet
 
 FEW_BITS = tuple(range(MAX_BITS, 0, -1))  # widths that are tried where what they lose can be measured
-_ROUNDING = 1e-9  # of a difference of two scores
-MOST_MEASURED = 40  # ways with fewer bits whose drop is measured
-
-
-@dataclass(frozen=True)
-class SplitLimits:
-    """Limits of a split: ``memory_mb`` of the device for weights and working set, ``storage_mb`` for the weights as
-    they are stored, and ``max_drop`` of the score (0–1), measured by ``judge``.
-
-    Fewer than 8 bits per value sent, and other renditions of the device's part, are tried only where a drop is allowed.
-
-    Raises:
-        UsageError: a limit that is not above zero, or not a number; a drop that nothing measures.
-    """
-
-    memory_mb: float | None = None
-    max_drop: float | None = None
-    judge: DropJudge | None = None
-    storage_mb: float | None = None
-
-    def __post_init__(self) -> None:
-        for what, limit in (("memory", self.memory_mb), ("storage", self.storage_mb)):
-            if limit is not None and not limit > 0:
-                raise UsageError(f"the device's {what} is {limit:g} MB; it must be above zero")
-        if self.max_drop is not None and not 0 <= self.max_drop <= 1:
-            raise UsageError(f"the drop is {self.max_drop:g}; it is a share of the samples, from 0 to 1")
-        if self.max_drop is not None and self.judge is None:
-            raise UsageError("a drop of accuracy is measured on private images", hint="give images and labels")
-
-    @property
-    def memory_bytes(self) -> float:
-        """Limit of weights once loaded and the working set; infinite for none."""
-        return math.inf if self.memory_mb is None else self.memory_mb * MB
-
-    @property
-    def stored_bytes(self) -> float:
-        """Limit of weights as they are stored; infinite for none."""
-        return math.inf if self.storage_mb is None else self.storage_mb * MB
-
-    @property
-    def may_lose(self) -> bool:
-        """True if splits that lower the score are tried."""
-        return self.judge is not None and self.max_drop is not None
-
-    @property
-    def named(self) -> str:
-        """The limits of memory and storage in words."""
-        named = [] if self.memory_mb is None else [f"{self.memory_mb:g} MB"]
-        return " and ".join(named + ([] if self.storage_mb is None else [f"{self.storage_mb:g} MB of storage"]))
-
-    def fits(self, cost: SplitCost) -> bool:
-        """True if the device's part fits its memory and its storage."""
-        return cost.device_bytes <= self.memory_bytes and cost.stored_bytes <= self.stored_bytes
-
-
-class DropJudge(Protocol):
-    """Measures the loss of splits on private samples (``measuring.SplitScore``)."""
-
-    def drop(self, cost: SplitCost) -> float:
-        """Drop in the score by a split, 0–1."""
-
-    def sent_error(self, position: int, bits: int) -> float:
-        """The error that ``bits`` per value add at a cut point. It ranks splits before they are measured."""
-
-
-NO_LIMITS = SplitLimits()
-
-
-def fastest(
-    costs: Sequence[SplitCost], subnet: Subnet, limits: SplitLimits
-) -> tuple[SplitCost, list[tuple[SplitCost, float]]]:
-    """The fastest split within the limits; the drop is measured from the fastest on, until one passes.
-
-    At a cut point, a split with more error than one that failed is taken to fail too. After ``MOST_MEASURED`` only
-    splits with the subnet's own renditions and 8 bits are measured: the device alone and the server alone are among
-    them, so the choice is never slower than one of these that keeps the limits.
-    """
-    fitting = sorted((cost for cost in costs if limits.fits(cost)), key=lambda cost: (cost.latency_ms, cost.bytes_sent))
-    if not fitting:
-        least = min(costs, key=lambda cost: (cost.device_bytes, cost.stored_bytes))
-        raise UsageError(
-            f"no part of the model fits {limits.named}, and its input may not be sent",
-            hint=f"up to cut point {least.position} it takes {least.device_bytes / MB:.3g} MB; allow inputs to be sent",
-        )
-    drops: list[tuple[SplitCost, float]] = []
-    if limits.judge is None:
-        return fitting[0], drops
-    failed: dict[int, float] = {}
-    for cost in fitting:
-        plain = cost.head == subnet.edges[: len(cost.head)] and set(cost.bits) <= {BITS}
-        if not plain and (len(drops) >= MOST_MEASURED or cost.error > failed.get(cost.position, math.inf)):
-            continue
-        drops.append((cost, limits.judge.drop(cost)))
-        if limits.max_drop is None or drops[-1][1] <= limits.max_drop + _ROUNDING:
-            return cost, drops
-        if cost.sends == "activations":
-            failed[cost.position] = min(cost.error, failed.get(cost.position, math.inf))
-    nearest, drop = min(drops, key=lambda pair: pair[1])
-    raise UsageError(
-        f"no split loses at most {limits.max_drop:g} of accuracy",
-        hint=f"the nearest {_way(nearest)} and loses {drop:.3g}",
-    )
-
-
-def _way(cost: SplitCost) -> str:
-    if cost.sends == "jpeg":
-        return "sends the input as JPEG"
-    return f"crosses at cut point {cost.position} in {cost.bits[0]} bits" if cost.tail else "stays on the device"
-
-
-def reason(best: SplitCost, costs: Sequence[SplitCost], limits: SplitLimits) -> str:
-    """Reason for ``best`` in words: the number of faster splits, and the limits that they break."""
-    faster = [cost for cost in costs if cost.latency_ms < best.latency_ms]
-    large = sum(not limits.fits(cost) for cost in faster)
-    if not faster:
-        return "nothing is faster"
-    ways = [f"{large} need more memory or storage"] if large else []
-    ways += [f"{len(faster) - large} lose too much accuracy"] if len(faster) > large else []
-    return f"of {len(faster)} faster ways " + " and ".join(ways)
 
 
 @dataclass(frozen=True)
@@ -214,7 +94,8 @@ class SplitDecision:
 
     ``plan`` has no split where the device alone is fastest. ``server_profile``, ``device_profile``: sources of the two
     sides' costs. ``fallbacks``: for each split, in case the server does not answer.
-    ``drops``: the accuracy lost by the splits that were measured; ``reason``: why ``best`` was chosen.
+    ``drops``: the accuracy lost by the splits that were measured; ``not_measured``: faster ones that may lose little
+    enough, for which there was no time; ``reason``: why ``best`` was chosen.
     """
 
     plan: Plan
@@ -226,6 +107,7 @@ class SplitDecision:
     fallbacks: Fallbacks
     handling: Handling = NO_HANDLING
     drops: tuple[tuple[SplitCost, float], ...] = ()
+    not_measured: tuple[SplitCost, ...] = ()
     reason: str = ""
     device_profile: str = "this device's"
 
@@ -377,20 +259,17 @@ def choose(
     Raises:
         UsageError: nothing fits the memory, or keeps the drop; the message names the nearest.
     """
-    device, judge = ours.slowed(device_factor), limits.judge if limits.may_lose else None
-    costs = split_costs(
-        bundle.supernet,
+    costs = ways(
+        bundle,
         plan.subnet,
-        device=device,
-        server=theirs,
-        uplink=uplink,
-        overhead_bytes=request_overhead_bytes(model_name),
+        ours.slowed(device_factor),
+        theirs,
+        uplink,
+        model_name=model_name,
         sends_input=sends_input,
-        widths=(BITS,) if judge is None else FEW_BITS,
         handling=handling.slowed(device_factor),
-        heads=_heads(bundle, plan.subnet, device, limits),
-        sent_error=judge.sent_error if judge is not None else nothing_lost,
-        jpeg=None if jpeg is None or judge is None else jpeg.slowed(device_factor),
+        limits=limits,
+        jpeg=None if jpeg is None else jpeg.slowed(device_factor),
     )
     whole = None if costs[-1].tail else costs[-1]
     fallbacks = Fallbacks(bundle.supernet, plan, ours, _checked_fallback(bundle, fallback, whole, limits))
@@ -398,20 +277,52 @@ def choose(
         replace(cost, device_bytes=cost.device_bytes + fallbacks.size_bytes(cost.position)) if cost.tail else cost
         for cost in costs
     ]
-    best, drops = fastest(costs, plan.subnet, limits)
+    found = fastest(costs, plan.subnet, limits)
     server = RemoteRef(model_name, bundle.digest)
     return SplitDecision(
-        with_split(bundle, plan, best, server, fallbacks),
-        best,
+        with_split(bundle, plan, found.best, server, fallbacks),
+        found.best,
         tuple(costs),
         uplink,
         source,
         server,
         fallbacks,
         handling=handling,
-        drops=tuple(drops),
-        reason=reason(best, costs, limits),
+        drops=found.drops,
+        not_measured=found.not_measured,
+        reason=found.reason(costs, limits),
         device_profile=device_source,
+    )
+
+
+def ways(
+    bundle: Bundle,
+    subnet: Subnet,
+    device: CostModel,
+    server: CostModel,
+    uplink: Uplink,
+    *,
+    model_name: str,
+    sends_input: bool,
+    handling: Handling,
+    limits: SplitLimits,
+    jpeg: JpegCoding | None = None,
+) -> list[SplitCost]:
+    """All ways to divide ``subnet`` that ``limits`` let try, with their costs; the whole on the device last."""
+    judge = limits.judge if limits.may_lose else None
+    return split_costs(
+        bundle.supernet,
+        subnet,
+        device=device,
+        server=server,
+        uplink=uplink,
+        overhead_bytes=request_overhead_bytes(model_name),
+        sends_input=sends_input,
+        widths=(BITS,) if judge is None else FEW_BITS,
+        handling=handling,
+        heads=_heads(bundle, subnet, device, limits),
+        sent_error=judge.sent_error if judge is not None else nothing_lost,
+        jpeg=jpeg if judge is not None else None,
     )
 
 

@@ -16,7 +16,8 @@ from device_sdk.offload.link_estimate import PlannedTail
 from device_sdk.offload.packing import BITS
 from device_sdk.policies.costs.evidence import Network
 from device_sdk.policies.costs.route import Route
-from device_sdk.policies.measured_splits.decision import SplitDecision, SplitLimits, with_split
+from device_sdk.policies.measured_splits.decision import SplitDecision, with_split
+from device_sdk.policies.measured_splits.fastest import SplitLimits
 from device_sdk.policies.planning.choice import Choice
 from device_sdk.policies.splitting.path_splits import SplitCost
 from device_sdk.supernet.cost import MB, UPLINKS, PlanCost, Power, Uplink

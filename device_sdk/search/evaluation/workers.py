@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
+from device_sdk.errors import ClosedError
 from device_sdk.search.port import EvaluationStopped
 
 Item = TypeVar("Item")
@@ -15,7 +16,7 @@ class Workers:
     """Runs work on many items, ``count`` of them at a time; with one, in the calling thread."""
 
     def __init__(self, count: int) -> None:
-        self._count = count
+        self._count, self._closed = count, False
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="pathweave-evaluate") if count > 1 else None
 
     def each(self, items: Iterable[Item], work: Callable[[Item], None], should_stop: Callable[[], bool]) -> None:
@@ -25,6 +26,7 @@ class Workers:
 
         Raises:
             EvaluationStopped: ``should_stop`` returned True before the last item.
+            ClosedError: it was closed.
         """
         running: set[Future[None]] = set()
         try:
@@ -34,6 +36,8 @@ class Workers:
                     _raise_first(done)
                 if should_stop():
                     raise EvaluationStopped
+                if self._closed:
+                    raise ClosedError("the evaluator was closed")
                 if self._pool is None:
                     work(item)
                 else:
@@ -44,6 +48,7 @@ class Workers:
 
     def close(self) -> None:
         """End the threads. May be called twice."""
+        self._closed = True
         if self._pool is not None:
             self._pool.shutdown()
 

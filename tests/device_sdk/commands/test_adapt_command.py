@@ -117,6 +117,40 @@ def test_a_split_is_estimated_without_a_server(plan, tmp_path):
     assert picture.read_text().startswith("<svg")
 
 
+def test_the_map_shows_who_is_fastest_over_uplinks_and_devices(plan, tmp_path):
+    picture = tmp_path / "map.svg"
+    options = ("--consider", "split", "--uplink-mbps", 3, "--max-drop", 0.05, "--map", picture)
+    status, out, err = plan(*options, "--json")
+    assert status == 0, err
+    cells = json.loads(out)["map"]
+    assert len(cells) == 4 * 7
+    assert {one["kind"] for one in cells} >= {"device"}
+    for one in cells:
+        assert one["latency_ms"][one["kind"]] == min(one["latency_ms"].values())
+    slow, fast = (one for one in cells if one["uplink_mbps"] == 20 and one["device_factor"] in (1, 40))
+    assert fast["latency_ms"]["device"] == pytest.approx(40 * slow["latency_ms"]["device"])
+    assert picture.read_text().count("<rect") >= 1 + 3 + len(cells)
+    status, out, _ = plan(*options)
+    assert "20 Mbit/s" in out
+
+
+def test_privacy_holds_for_an_estimate(plan, tmp_path):
+    options = ("--consider", "split", "--uplink-mbps", 1000, "--device-factor", 100, "--json")
+    everything = json.loads(plan(*options)[1])["split"]["splits"]
+    inside = json.loads(plan(*options, "--privacy", "activations")[1])["split"]["splits"]
+    assert min(one["position"] for one in everything) == 0
+    assert min(one["position"] for one in inside) == 1
+    status, _, err = plan(*options, "--privacy", "never")
+    assert status != 0
+    assert "a split sends activations" in err
+
+
+def test_a_map_needs_an_estimate(plan, tmp_path):
+    status, _, err = plan("--latency-ms", 100, "--map", tmp_path / "map.svg")
+    assert status == 2
+    assert "--consider split --uplink-mbps" in err
+
+
 def test_what_exits_decide_and_what_asking_from_them_saves_is_told():
     subnet, server = Subnet((Edge("o0"), Edge("o1"))), RemoteRef("big")
     exits = (

@@ -17,7 +17,7 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import TransferError
 from device_sdk.offload.link_estimate import PlannedTail, ServerWait
 from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.policies.measured_splits.decision import SplitLimits
+from device_sdk.policies.measured_splits.fastest import SplitLimits
 from device_sdk.policies.planning.front import split_front
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import SERVER

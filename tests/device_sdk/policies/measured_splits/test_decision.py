@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from device_sdk.errors import UsageError
-from device_sdk.policies.measured_splits.decision import MOST_MEASURED, SplitLimits, choose
+from device_sdk.policies.measured_splits.decision import choose
+from device_sdk.policies.measured_splits.fastest import SplitLimits
 from device_sdk.policies.planning.front import split_front
 from device_sdk.policies.splitting.path_splits import JpegCoding
 from device_sdk.supernet.cost import MB, Uplink
@@ -136,21 +137,53 @@ def test_at_a_cut_point_what_has_more_error_than_a_way_that_failed_is_not_measur
         return 0.5
 
     with pytest.raises(UsageError):
-        decide(max_drop=0.01, memory_mb=1e-6, judge=Judge(drop, lambda position, bits: float(bits)))
-    assert [cost.bits for cost in measured] == [(1,), (8,)]  # 8 bits are always measured
+        decide(max_drop=0.01, memory_mb=1e-6, judge=Judge(drop, lambda position, bits: 8.0 - bits))
+    assert [cost.bits for cost in measured] == [(8,)], "fewer bits have more error than eight, which failed"
 
 
-def test_few_ways_are_measured_and_then_only_plain_ones(decide):
+def test_the_fewest_bits_that_lose_little_enough_are_bisected(decide):
     measured = []
 
     def drop(cost):
         measured.append(cost)
-        return 0.5 if cost.tail else 0.0
+        return 0.0 if not cost.bits or cost.bits[0] >= 3 else 0.5
 
-    found = decide(max_drop=0.01, judge=Judge(drop), mbps=100.0)
+    found = decide(max_drop=0.01, memory_mb=1e-6, judge=Judge(drop, lambda position, bits: 8.0 - bits))
+    assert found.best.bits == (3,)
+    assert len(measured) <= 1 + 3, "eight bits, and half of what is left three times"
+    assert not found.not_measured
+
+
+def test_without_time_the_best_plain_way_is_taken_and_the_rest_is_said_to_be_unknown(decide):
+    measured = []
+
+    def drop(cost):
+        measured.append(cost)
+        return 0.0
+
+    found = decide(max_drop=0.01, measured_s=0.0, mbps=1.0, judge=Judge(drop))
     assert found.best in measured
-    others = [cost for cost in measured if set(cost.bits) - {8} or "o1@int8" in map(str, cost.head)]
-    assert len(others) <= MOST_MEASURED
+    assert set(found.best.bits) <= {8}
+    assert found.not_measured
+    assert f"{len(found.not_measured)} were not measured" in found.reason
+    assert all(cost.latency_ms < found.best.latency_ms for cost in found.not_measured)
+
+
+def test_nothing_that_keeps_the_drop_is_faster_than_what_is_chosen(decide):
+    """Against measuring every way, where more bits and the plan's own renditions never lose more."""
+
+    def drop(cost):
+        lost = 0.0 if not cost.bits else 0.02 * (8 - cost.bits[0]) / (1 + cost.position)
+        return lost + 0.01 * sum("int8" in str(edge) for edge in cost.head)
+
+    def error(position, bits):
+        return 0.02 * (8 - bits) / (1 + position)
+
+    for mbps in (0.1, 1.0, 10.0):
+        for max_drop in (0.0, 0.011, 0.05):
+            found = decide(max_drop=max_drop, mbps=mbps, judge=Judge(drop, error))
+            passing = [cost for cost in found.costs if drop(cost) <= max_drop + 1e-9]
+            assert found.best.latency_ms == min(cost.latency_ms for cost in passing)
 
 
 @given(

@@ -459,3 +459,30 @@ def test_logits_beyond_the_byte_cap_are_evicted_and_computed_again(make_evaluato
         np.testing.assert_array_equal(found, expected)
     assert tight.edge_runs > runs
     assert tight.accuracies(subnets) == whole.accuracies(subnets)
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 10_000, 64_000_000])
+def test_batches_in_parallel_change_no_result(make_evaluator, supernet, subnets, cache_bytes):
+    alone, together = (make_evaluator(supernet, batch=4, cache_bytes=cache_bytes, workers=count) for count in (1, 4))
+    for one in (alone, together):
+        one.order_by_margin()
+    for start in range(0, len(subnets), 5):
+        group = subnets[start : start + 5]
+        np.testing.assert_array_equal(together.correct(group, slice(None)), alone.correct(group, slice(None)))
+    np.testing.assert_array_equal(together.distances(subnets, slice(None)), alone.distances(subnets, slice(None)))
+    assert together.edge_runs_without_reuse == alone.edge_runs_without_reuse
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_closed_one_keeps_its_results_and_evaluates_nothing_more(make_evaluator, supernet, subnets, workers):
+    evaluator = make_evaluator(supernet, workers=workers)
+    known = evaluator.accuracies(subnets[:3])
+    evaluator.close()
+    assert evaluator.accuracies(subnets[:3]) == known
+    with pytest.raises(ClosedError):
+        evaluator.accuracies(subnets[3:])
+
+
+def test_workers_and_a_limit_of_sessions_exclude_each_other(make_evaluator, supernet):
+    with pytest.raises(UsageError, match="workers"):
+        make_evaluator(supernet, workers=2, max_sessions=3)

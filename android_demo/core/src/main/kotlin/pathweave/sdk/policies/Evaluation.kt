@@ -33,26 +33,29 @@ import pathweave.sdk.supernet.Supernet
 import pathweave.sdk.supernet.nbytes
 
 private const val SEARCH_S = 20.0
+private const val MOST_WORKERS = 4 // each needs working memory, and an app wants cores too
 
 /**
  * How to adapt. The defaults suit a few hundred private samples.
  *
  * [timeLimitS]: for the search, after which the best so far is taken; null to let it end by itself. [batch]: samples
  * evaluated together at most; fewer where the tensors between two blocks would take more than [batchBytes].
- * [cacheBytes]: of features that are kept to be used again. [usePrior]: estimate the mix of classes of the samples, and
+ * [cacheBytes]: of features that are kept to be used again. [workers]: batches that are evaluated at once, in threads;
+ * null: as many as there are cores for, at most four. Latencies are measured with nothing beside. [usePrior]: estimate the mix of classes of the samples, and
  * correct all answers by it if that is certain to help. [cancelled]: ends the search, whose best so far is then taken.
  * [fillPool]: look for subnets of other latencies too, about as long again, for live update; [keepSamples]: in memory,
  * until the next adaptation, so that live update searches again when no subnet of the pool keeps the latency.
  *
- * @throws UsageError the batch is not above zero.
+ * @throws UsageError the batch or the number of workers is not above zero.
  */
 public data class AdaptationSettings(
     val strategy: String = DEFAULT_STRATEGY,
     val holdoutShare: Double = 0.3,
     val seed: Long = 0,
     val batch: Int = 64,
-    val batchBytes: Long = 32_000_000,
+    val batchBytes: Long = 16_000_000,
     val cacheBytes: Long = 64_000_000,
+    val workers: Int? = null,
     val timeLimitS: Double? = SEARCH_S,
     val usePrior: Boolean = true,
     val cancelled: () -> Boolean = { false },
@@ -61,6 +64,7 @@ public data class AdaptationSettings(
 ) {
     init {
         if (batch < 1) throw UsageError("batch is $batch; it must be at least 1")
+        if (workers != null && workers < 1) throw UsageError("workers is $workers; it must be at least 1")
     }
 }
 
@@ -68,7 +72,7 @@ public data class AdaptationSettings(
  * Evaluates subnets on the samples of [inputs] with [labels] at [positions].
  *
  * Batches are small where features are large. Under a memory cap, edges leave memory for others, features get at most
- * half of what the largest edge leaves, and batches are as large as then fits.
+ * half of what the largest edge leaves, batches are as large as then fits, and one is evaluated at a time.
  */
 internal fun makeEvaluator(
     workspace: Workspace,
@@ -88,7 +92,8 @@ internal fun makeEvaluator(
         load = PagedEdges(bundle, runtime, roomBytes, batch)::load
     }
     val (some, chosen) = SomeInputs(inputs, positions) to IntArray(positions.size) { labels[positions[it]] }
-    return PrefixTreeEvaluator(bundle.supernet, load, some, chosen, costModel, batch, cacheBytes)
+    val workers = if (capBytes != null) 1 else settings.workers ?: minOf(runtime.concurrency, MOST_WORKERS)
+    return PrefixTreeEvaluator(bundle.supernet, load, some, chosen, costModel, batch, cacheBytes, workers)
 }
 
 /** The settings' batch, or half as many samples again and again until the tensors at a block's ends fit. */

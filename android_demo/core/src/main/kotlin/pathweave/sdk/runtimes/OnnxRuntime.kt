@@ -40,6 +40,9 @@ public class OnnxRuntime(private val threads: Int = 1, spinUs: Int = 0) : Runtim
         get() = "onnxruntime-${environment.version}-CPUExecutionProvider-${threads}t" +
             if (spinUs > 0) "-spin${spinUs}us" else ""
 
+    override val concurrency: Int
+        get() = maxOf(1, java.lang.Runtime.getRuntime().availableProcessors() / threads)
+
     override fun load(stretch: Stretch): LoadedStretch {
         val session = orFailed("refused the model") {
             OrtSession.SessionOptions().use { options ->

@@ -35,6 +35,9 @@ public interface Runtime {
     /** Name, version, provider really used and threads: profiles are valid for one identity. */
     public val identity: String
 
+    /** The number of stretches that can run at once at full speed; 1 where they would wait for each other. */
+    public val concurrency: Int get() = 1
+
     /**
      * Make [stretch] ready to run.
      *

@@ -19,7 +19,7 @@ internal fun List<Tensor>.bytes(): Long = sumOf { it.size.toLong() * it.dtype.by
  *
  * [keptBytes], the sum of the arrays' sizes, never exceeds [capBytes]: entries are evicted before one is added. Pinned
  * entries are not evicted; of the others the least valuable is evicted first. An unpinned entry of value 0 is dropped
- * at once. Source: AdaptiveNet §5.2, there without persistence. Mirrors device_sdk/search/evaluation/prefix_tree.py.
+ * at once. Thread-safe. Source: AdaptiveNet §5.2, there without persistence. Mirrors device_sdk/search/evaluation/prefix_tree.py.
  */
 internal class FeatureCache(private val capBytes: Long) {
     private class Entry(val features: List<Tensor>, val bytes: Long) {
@@ -39,6 +39,7 @@ internal class FeatureCache(private val capBytes: Long) {
         private set
 
     /** The features cached under [key], or null. */
+    @Synchronized
     operator fun get(key: FeatureKey): List<Tensor>? = entries[key]?.features
 
     /**
@@ -46,6 +47,7 @@ internal class FeatureCache(private val capBytes: Long) {
      *
      * To make room, unpinned entries of lower value are evicted; for a pinned entry, any unpinned ones.
      */
+    @Synchronized
     fun keep(key: FeatureKey, features: List<Tensor>, worth: Double, pin: Boolean = false): Boolean {
         val entry = entries[key] ?: Entry(features, features.bytes()).also { new ->
             if (!makeRoom(new.bytes, if (pin) null else worth)) return false
@@ -59,6 +61,7 @@ internal class FeatureCache(private val capBytes: Long) {
     }
 
     /** Make a pinned entry evictable. */
+    @Synchronized
     fun unpin(key: FeatureKey) {
         val entry = entries.getValue(key)
         entry.pinned = false
@@ -66,12 +69,14 @@ internal class FeatureCache(private val capBytes: Long) {
     }
 
     /** Update the value of every entry, for instance at the start of a generation. */
+    @Synchronized
     fun revalue(worth: (Prefix) -> Double) {
         byWorth.clear()
         for ((key, entry) in entries.toList()) note(key, entry, worth(key.prefix))
     }
 
     /** Drop everything. */
+    @Synchronized
     fun clear() {
         entries.clear()
         byWorth.clear()

@@ -2,6 +2,7 @@
 package pathweave.sdk.search
 
 import java.io.Closeable
+import java.util.concurrent.ConcurrentHashMap
 import kotlin.math.abs
 import pathweave.sdk.ClosedError
 import pathweave.sdk.DataError
@@ -27,7 +28,8 @@ private const val PARENTS = 64 // at most this many of the best subnets are expe
  *
  * A group is evaluated batch by batch, depth first over the tree of its prefixes, so that a shared prefix runs once.
  * Features that later groups will probably need are cached. Every edge runs in its own session, with and without reuse,
- * so that results are bit-identical. Results are kept. Not for several threads. [close] frees all.
+ * so that results are bit-identical. Results are kept. Not for several threads: [workers] batches at a time are evaluated
+ * in threads of its own, with equal results. [close] frees all.
  *
  * [labels]: [count] class indices. The output of the last cut point is [batch, classes]. At most [cacheBytes] of
  * features outlive the edge run that makes or reads them. [load]: makes one edge ready to run at every input size; one
@@ -45,11 +47,12 @@ public class PrefixTreeEvaluator(
     private val costModel: CostModel,
     override val batch: Int = 64,
     private val cacheBytes: Long = 64_000_000,
+    workers: Int = 1,
 ) : Evaluator, Closeable {
     private val sessions = Sessions(load)
     private val cache = FeatureCache(cacheBytes)
     private val answers = LinkedHashMap<Subnet, Answers>()
-    private val references = HashMap<Int, List<FloatArray>>() // by batch: logits of the full model, without a prior
+    private val references = ConcurrentHashMap<Int, List<FloatArray>>() // by batch: logits of the full model, without a prior
     private val touched = HashSet<Int>() // batches on which at least one subnet was evaluated
     private var prior: Prior? = null
     private var worth: Map<Prefix, Double> = emptyMap()
@@ -76,11 +79,14 @@ public class PrefixTreeEvaluator(
         }
         if (labels.isEmpty()) throw DataError("there are no samples to evaluate subnets on")
         if (batch < 1 || cacheBytes < 0) throw UsageError("batch must be at least 1 and cacheBytes at least 0")
+        if (workers < 1) throw UsageError("workers must be at least 1")
     }
+
+    private val workers = Workers(workers)
 
     /** Logits of the full model by sample, without a prior, and the labels in the same order. Throws as [correct]. */
     public fun fullModelLogits(): Pair<List<FloatArray>, IntArray> {
-        batches.forEach(::referTo)
+        workers.each(batches, { false }, ::referTo)
         return batches.flatMap { references.getValue(it) } to labels.toIntArray()
     }
 
@@ -96,10 +102,7 @@ public class PrefixTreeEvaluator(
 
     override fun orderByMargin(shouldStop: () -> Boolean) {
         if (answers.isNotEmpty()) return
-        for (number in batches) {
-            if (shouldStop()) throw EvaluationStopped()
-            referTo(number)
-        }
+        workers.each(batches, shouldStop, ::referTo)
         val logits = batches.flatMap { references.getValue(it) }
         val margins = corrected(logits, prior).mapIndexed { at, row ->
             val others = row.filterIndexed { index, _ -> index != labels[at] }.maxOrNull() ?: Float.NEGATIVE_INFINITY
@@ -144,8 +147,9 @@ public class PrefixTreeEvaluator(
         cache.clear()
     }
 
-    /** Free all sessions and features. May be called twice. */
+    /** Free all sessions, features and threads. May be called twice. */
     override fun close() {
+        workers.close()
         sessions.close()
         cache.clear()
     }
@@ -160,14 +164,19 @@ public class PrefixTreeEvaluator(
         }
         touched += groups.keys
         valueFeatures(subnets)
-        for ((number, group) in groups) {
-            if (shouldStop()) throw EvaluationStopped()
-            referTo(number)
-            val bySize = trees.getValue(group).children.groupBy { it.prefix[0].inputSize }
-            for ((size, children) in bySize) {
-                val prepared = listOf(inputsOf(number, size))
-                for (child in children) visit(child, prepared, number)
-            }
+        workers.each(groups.keys, shouldStop) { number ->
+            val group = groups.getValue(number)
+            evaluateBatch(number, group, trees.getValue(group))
+        }
+    }
+
+    private fun evaluateBatch(number: Int, group: List<Subnet>, tree: PrefixNode) {
+        referTo(number)
+        for ((size, children) in tree.children.groupBy { it.prefix[0].inputSize }) {
+            val prepared = listOf(inputsOf(number, size))
+            for (child in children) visit(child, prepared, number)
+        }
+        synchronized(answers) {
             edgeRunsWithoutReuse += group.sumOf { it.edges.size }
             for (subnet in group) answers.getValue(subnet).batches += number
         }
@@ -220,9 +229,9 @@ public class PrefixTreeEvaluator(
         var (features, done) = (node.prefix.size downTo start + 1).firstNotNullOfOrNull { length ->
             cache[FeatureKey(number, node.prefix.take(length))]?.let { it to length }
         } ?: (above to start)
+        synchronized(answers) { edgeRuns += node.prefix.size - done }
         while (done < node.prefix.size) {
             features = sessions[node.prefix[done]].run(features)
-            edgeRuns++
             done++
             if (done == node.prefix.size) break
             val prefix = node.prefix.take(done)
@@ -290,6 +299,7 @@ private fun meanSquare(one: FloatArray, other: FloatArray): Double {
 private class Sessions(private val load: (Edge) -> LoadedStretch) {
     private var loaded: HashMap<Edge, LoadedStretch>? = HashMap()
 
+    @Synchronized
     operator fun get(edge: Edge): LoadedStretch {
         val open = loaded ?: throw ClosedError("the evaluator was closed")
         return open.getOrPut(edge.at(null)) { load(edge.at(null)) }

@@ -11,6 +11,7 @@ import pathweave.sdk.ClosedError
 import pathweave.sdk.DataError
 import pathweave.sdk.InfeasibleBudgetError
 import pathweave.sdk.InputError
+import pathweave.sdk.RuntimeFailedError
 import pathweave.sdk.SplitMix64
 import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
@@ -66,7 +67,7 @@ class SearchPartsTest {
         assertTrue(error.hint!!.startsWith("set memoryMb to 0.01"))
     }
 
-    private fun evaluator(cacheBytes: Long, batch: Int = 64) = PrefixTreeEvaluator(
+    private fun evaluator(cacheBytes: Long, batch: Int = 64, workers: Int = 1) = PrefixTreeEvaluator(
         supernet,
         load = { OnnxRuntime().load(bundle.stretch(listOf(it), anySize = true)) },
         Adaptations.inputs(),
@@ -74,7 +75,32 @@ class SearchPartsTest {
         costs,
         batch,
         cacheBytes,
+        workers,
     )
+
+    @Test
+    fun `batches in parallel change no result`() {
+        val samples = 0 until 500
+        val (alone, together) = listOf(1, 3).map { workers ->
+            evaluator(30_000, workers = workers).use { evaluator ->
+                evaluator.orderByMargin { false }
+                val rows = everything.chunked(4).flatMap { evaluator.correct(it, samples) }
+                rows.map { it.toList() } to evaluator.distances(everything, samples).toList()
+            }
+        }
+        assertEquals(alone, together)
+        val closed = evaluator(30_000, workers = 3).also { it.close() }
+        assertRefused<ClosedError> { closed.correct(everything, 0..1) }
+    }
+
+    @Test
+    fun `a failure in one of several threads is the one that is thrown`() {
+        val failing = PrefixTreeEvaluator(
+            supernet, { throw RuntimeFailedError("no room") }, Adaptations.inputs(), Adaptations.labels, costs, 64, workers = 2,
+        )
+        assertRefused<RuntimeFailedError> { failing.correct(everything, 0 until 500) }
+        failing.close()
+    }
 
     @Test
     fun `reuse changes no result, and the cache keeps its limit`() {

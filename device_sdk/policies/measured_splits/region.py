@@ -1,0 +1,164 @@
+"""Where what pays: the fastest way to run a subnet, over uplinks, speeds of the device and losses that are allowed.
+
+A loss depends on neither uplink nor device, so each way is measured once for all cells.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.errors import UsageError
+from device_sdk.policies.measured_splits.decision import ways
+from device_sdk.policies.measured_splits.fastest import DropJudge, Fastest, SplitLimits, fastest
+from device_sdk.policies.splitting.path_splits import Handling, JpegCoding, SplitCost
+from device_sdk.progress import Progress
+from device_sdk.supernet.cost import CostModel, Uplink
+from device_sdk.supernet.plan import Edge, Subnet
+
+Kind = Literal["device", "split", "server"]
+KINDS: tuple[Kind, ...] = ("device", "split", "server")
+
+UPLINKS_MBPS = (1.0, 3.0, 10.0, 20.0)
+DEVICE_FACTORS = (1.0, 3.0, 5.0, 10.0, 14.0, 20.0, 40.0)
+MAX_DROPS = (0.01,)
+MEASURED_S = 120.0  # of measuring losses, for all cells together
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One uplink, one device and one allowed drop, with the fastest way of each kind that keeps it.
+
+    ``device_factor``: k for a device k times slower than the server. ``max_drop`` of the score, 0–1; None: no sample
+    measured it, and all values cross in 8 bits. ``not_measured``: faster ways that there was no time for.
+    """
+
+    mbps: float
+    device_factor: float
+    max_drop: float | None
+    fastest: dict[Kind, SplitCost]
+    not_measured: int = 0
+
+    @property
+    def kind(self) -> Kind | None:
+        """The kind of the fastest way; None where nothing keeps the drop."""
+        return min(self.fastest, key=lambda kind: self.fastest[kind].latency_ms, default=None)
+
+    @property
+    def best(self) -> SplitCost | None:
+        """The fastest way."""
+        return None if self.kind is None else self.fastest[self.kind]
+
+    @property
+    def saving(self) -> float | None:
+        """The share of the next best kind's latency that the best saves; None where there is no other kind."""
+        others = [cost.latency_ms for kind, cost in self.fastest.items() if kind != self.kind]
+        return 1 - self.best.latency_ms / min(others) if self.best is not None and others else None
+
+
+@dataclass(frozen=True)
+class Region:
+    """Makes the cells of one subnet, for a server as fast as ``costs`` say.
+
+    ``judge``: of drops, None without samples.
+    """
+
+    bundle: Bundle
+    subnet: Subnet
+    costs: CostModel
+    model_name: str
+    handling: Handling
+    judge: DropJudge | None = None
+    jpeg: JpegCoding | None = None
+    sends_input: bool = True
+    round_trip_ms: float = 0.0
+
+    def cells(
+        self,
+        uplinks_mbps: Sequence[float] = UPLINKS_MBPS,
+        device_factors: Sequence[float] = DEVICE_FACTORS,
+        max_drops: Sequence[float] = MAX_DROPS,
+        *,
+        measured_s: float = MEASURED_S,
+        progress: Progress,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> tuple[Cell, ...]:
+        """A cell for each uplink, device and drop; of one drop, all uplinks of a device together.
+
+        Raises:
+            BudgetError, UsageError: a value that makes no sense.
+        """
+        drops: Sequence[float | None] = (None,) if self.judge is None else max_drops
+        ends_s = clock() + measured_s
+        judge = None if self.judge is None else _Known(self.judge)
+        count = len(drops) * len(uplinks_mbps) * len(device_factors)
+        found = []
+        with progress.task("compare ways", count) as task:
+            for drop in drops:
+                for factor in device_factors:
+                    for mbps in uplinks_mbps:
+                        limits = SplitLimits(max_drop=drop, judge=judge, measured_s=max(0.0, ends_s - clock()))
+                        found.append(self._cell(mbps, factor, limits, clock))
+                        task.advance()
+        return tuple(found)
+
+    def _cell(self, mbps: float, factor: float, limits: SplitLimits, clock: Callable[[], float]) -> Cell:
+        costs = ways(
+            self.bundle,
+            self.subnet,
+            self.costs.slowed(factor),
+            self.costs,
+            Uplink(mbps, self.round_trip_ms),
+            model_name=self.model_name,
+            sends_input=self.sends_input,
+            handling=self.handling.slowed(factor),
+            limits=limits,
+            jpeg=None if self.jpeg is None else self.jpeg.slowed(factor),
+        )
+        by_kind = dict(self._by_kind(costs, limits, clock))
+        best_ms = min((one.best.latency_ms for one in by_kind.values()), default=float("inf"))
+        unknown = sum(cost.latency_ms < best_ms for one in by_kind.values() for cost in one.not_measured)
+        return Cell(mbps, factor, limits.max_drop, {kind: one.best for kind, one in by_kind.items()}, unknown)
+
+    def _by_kind(
+        self, costs: Sequence[SplitCost], limits: SplitLimits, clock: Callable[[], float]
+    ) -> Iterator[tuple[Kind, Fastest]]:
+        for kind in KINDS:
+            some = [cost for cost in costs if kind_of(cost) == kind]
+            try:
+                if some:
+                    yield kind, fastest(some, self.subnet, limits, clock=clock)
+            except UsageError:  # nothing of this kind keeps the drop
+                continue
+
+
+def kind_of(cost: SplitCost) -> Kind:
+    """Who runs a way: the device alone, the server alone or both."""
+    if not cost.tail:
+        return "device"
+    return "split" if cost.head else "server"
+
+
+class _Known:
+    """A judge that measures each way once, whatever its latency is."""
+
+    def __init__(self, judge: DropJudge) -> None:
+        self._judge = judge
+        self._drops: dict[tuple[tuple[Edge, ...], tuple[Edge, ...], tuple[int, ...], str], float] = {}
+        self._errors: dict[tuple[int, int], float] = {}
+
+    def drop(self, cost: SplitCost) -> float:
+        """See the port."""
+        key = cost.head, cost.tail, cost.bits, cost.sends
+        if key not in self._drops:
+            self._drops[key] = self._judge.drop(cost)
+        return self._drops[key]
+
+    def sent_error(self, position: int, bits: int) -> float:
+        """See the port."""
+        if (position, bits) not in self._errors:
+            self._errors[position, bits] = self._judge.sent_error(position, bits)
+        return self._errors[position, bits]
