@@ -42,6 +42,10 @@ class Judging:
         """Drop in the score by the split of ``cost`` against the full model."""
         return self._dropped(cost.head, cost.tail, cost.bits, cost.position, cost.sends)
 
+    def caution(self, cost: SplitCost) -> float:
+        """See ``DropJudge``."""
+        return self._full.caution(cost)
+
     def _dropped_by(
         self,
         head: tuple[Edge, ...],

@@ -207,10 +207,12 @@ def adapt(
             power=power,
             progress=progress(as_json),
         )
+        from device_sdk.policies.measured_splits.region import MAX_DROPS
+
         cells: tuple[Cell, ...] = ()
         if map_file is not None and found.region is not None:
-            drops = {} if goal.max_drop is None else {"max_drops": (goal.max_drop,)}
-            cells = found.region.cells(**drops, progress=progress(as_json))
+            drops = MAX_DROPS if goal.max_drop is None else (goal.max_drop,)
+            cells = found.region.cells(max_drops=drops, progress=progress(as_json))
     if picture is not None and found.split is not None:
         from device_sdk.commands.split_report import draw_split
 
@@ -232,7 +234,7 @@ def adapt(
 
 
 def _estimated(privacy: Privacy) -> Privacy:
-    """What an estimated split may send: everything, since nothing is sent, unless --privacy says otherwise."""
+    """Everything may be sent by an estimate, since nothing is, unless --privacy says otherwise."""
     given = click.get_current_context().get_parameter_source("privacy") is ParameterSource.COMMANDLINE
     return privacy if given else "inputs"
 

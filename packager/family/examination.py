@@ -1,4 +1,4 @@
-"""What can be stitched: the joints between networks, before anything is fitted, packaged or written."""
+"""Joints between networks, where a stitch could lead, before anything is fitted, packaged or written."""
 
 from __future__ import annotations
 

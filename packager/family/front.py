@@ -1,4 +1,4 @@
-"""The picture of a family: what each rung of the ladder and each stitch takes and loses, and who lies on the front."""
+"""The picture of a family: work and loss of each rung of the ladder and of each stitch, and the front of them all."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class KeptStitch(msgspec.Struct, frozen=True):
 
 
 class FamilyReport(msgspec.Struct, frozen=True):
-    """What the packaging report of a family says about its paths."""
+    """The paths of a family, as its packaging report has them."""
 
     rungs: tuple[Rung, ...]
     stitches: tuple[KeptStitch, ...]

@@ -24,6 +24,12 @@ class DropJudge(Protocol):
     def drop(self, cost: SplitCost) -> float:
         """Drop in the score by a split, 0–1."""
 
+    def caution(self, cost: SplitCost) -> float:
+        """The distance that a split, once its drop is measured, has to keep from its limit.
+
+        Ways are chosen by their drops, and the lucky ones win: on new samples the chosen one loses more.
+        """
+
     def sent_error(self, position: int, bits: int) -> float:
         """The error that ``bits`` per value add at a cut point. It ranks splits before they are measured."""
 
@@ -92,7 +98,7 @@ class Fastest:
     not_measured: tuple[SplitCost, ...] = ()
 
     def reason(self, costs: Sequence[SplitCost], limits: SplitLimits) -> str:
-        """Why ``best`` was taken, in words: the number of faster ways among ``costs``, and the limits they break."""
+        """The reason for ``best`` in words: the number of faster ways among ``costs``, and the limits they break."""
         faster = [cost for cost in costs if cost.latency_ms < self.best.latency_ms]
         large = sum(not limits.fits(cost) for cost in faster)
         unknown = len(self.not_measured)
@@ -186,7 +192,7 @@ class _Measuring:
     def _passes(self, cost: SplitCost) -> bool:
         """Measure; a way that passes and is faster becomes the best."""
         drop = self._drops[cost] = self._judge.drop(cost)
-        if drop <= self._max_drop + _ROUNDING:
+        if drop + self._judge.caution(cost) <= self._max_drop + _ROUNDING:
             if self._best is None or cost.latency_ms < self._best.latency_ms:
                 self._best = cost
             return True

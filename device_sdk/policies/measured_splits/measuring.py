@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from statistics import mean, median
 from typing import TypeVar
@@ -82,6 +82,7 @@ _FEW_CALLS, _TURN_MS = 2, 2_000.0  # where calls are slow, a turn has fewer, and
 _BATCH = 50
 _KEPT_BYTES = 64_000_000  # of features behind one head
 _MEASURED = 64  # samples for the error of what crosses
+_CAUTION = 0.5  # standard errors of a drop
 MOST_OF_A_BYTE = 0.9  # of the time that a byte takes by the probes; real calls may correct it downwards by so much
 
 
@@ -213,6 +214,8 @@ class SplitScore:
         answers = self._answers(subnet.edges, self._given())
         self._targets = score.stand_in(answers) if targets is None else targets
         self.whole = score.of(answers, self._targets)
+        self._each = self._by_sample(answers)
+        self._cautions: dict[Hashable, float] = {}
         self._sent: list[dict[int, float]] | None = None
 
     def drop(self, cost: SplitCost) -> float:
@@ -227,7 +230,18 @@ class SplitScore:
             answers = self._answers(cost.tail, sent)
         else:
             answers = np.concatenate([features[-1] for features in self._after(cost.head)])
+        differences = self._each - self._by_sample(answers)
+        self._cautions[_key(cost)] = _CAUTION * float(np.sqrt((differences**2).sum())) / len(differences)
         return self.whole - self._score.of(answers, self._targets)
+
+    def caution(self, cost: SplitCost) -> float:
+        """Half the standard error of the drop, by the scores of single samples; 0 where nothing differs."""
+        return self._cautions.get(_key(cost), 0.0)
+
+    def _by_sample(self, answers: Array) -> npt.NDArray[np.float64]:
+        """The score of each sample alone: [count]."""
+        pairs = ((answers[at : at + 1], self._targets[at : at + 1]) for at in range(len(answers)))
+        return np.array([self._score.of(*pair) for pair in pairs])
 
     def sent_error(self, position: int, bits: int) -> float:
         """Noise to signal of the tensors sent at ``position`` in ``bits``, on some of the samples."""
@@ -270,6 +284,10 @@ class SplitScore:
             yield features
         if size <= _KEPT_BYTES:
             self._kept = (head, kept)
+
+
+def _key(cost: SplitCost) -> Hashable:
+    return cost.head, cost.tail, cost.bits, cost.sends
 
 
 def _run(

@@ -1,4 +1,4 @@
-"""Where what pays: the fastest way to run a subnet, over uplinks, speeds of the device and losses that are allowed.
+"""The fastest way to run a subnet, over uplinks, speeds of the device and losses that are allowed.
 
 A loss depends on neither uplink nor device, so each way is measured once for all cells.
 """
@@ -136,7 +136,7 @@ class Region:
 
 
 def kind_of(cost: SplitCost) -> Kind:
-    """Who runs a way: the device alone, the server alone or both."""
+    """The side that runs a way: the device, the server or both."""
     if not cost.tail:
         return "device"
     return "split" if cost.head else "server"
@@ -156,6 +156,10 @@ class _Known:
         if key not in self._drops:
             self._drops[key] = self._judge.drop(cost)
         return self._drops[key]
+
+    def caution(self, cost: SplitCost) -> float:
+        """See the port."""
+        return self._judge.caution(cost)
 
     def sent_error(self, position: int, bits: int) -> float:
         """See the port."""

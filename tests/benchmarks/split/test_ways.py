@@ -45,6 +45,9 @@ class FewBitsLose:
     def drop(self, cost):
         return 0.5 * any(bits < 8 for bits in cost.bits)
 
+    def caution(self, cost):
+        return 0.0
+
     def lost(self, way):
         return 0.5 * (0 < way.bits < 8)
 

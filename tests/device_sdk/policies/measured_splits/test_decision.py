@@ -19,8 +19,8 @@ from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice, Plan, S
 class Judge:
     """Drops and errors by formula."""
 
-    def __init__(self, drop, error=lambda position, bits: 0.0):
-        self.drop, self.sent_error = drop, error
+    def __init__(self, drop, error=lambda position, bits: 0.0, caution=lambda cost: 0.0):
+        self.drop, self.sent_error, self.caution = drop, error, caution
 
 
 @pytest.fixture
@@ -152,6 +152,13 @@ def test_the_fewest_bits_that_lose_little_enough_are_bisected(decide):
     assert found.best.bits == (3,)
     assert len(measured) <= 1 + 3, "eight bits, and half of what is left three times"
     assert not found.not_measured
+
+
+def test_a_drop_that_chance_may_explain_has_to_stay_further_below_the_limit(decide):
+    judge = Judge(lambda cost: 0.008 if cost.tail else 0.0, caution=lambda cost: 0.004 if cost.tail else 0.0)
+    found = decide(max_drop=0.01, mbps=100.0, judge=judge)
+    assert not found.best.tail
+    assert "lose too much accuracy" in found.reason
 
 
 def test_without_time_the_best_plain_way_is_taken_and_the_rest_is_said_to_be_unknown(decide):

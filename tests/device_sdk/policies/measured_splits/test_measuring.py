@@ -83,6 +83,18 @@ def test_a_split_in_eight_bits_loses_nothing_and_the_device_alone_never(judge, t
     assert 0.0 <= found.drop(ruined) <= 1.0
 
 
+def test_the_caution_is_half_the_standard_error_of_the_drop(judge, tiny_bundle, costs):
+    found = judge(tiny_bundle.labels)
+    coarse = replace(costs[0], bits=(1,) * len(costs[0].bits))
+    assert found.caution(coarse) == 0.0, "not measured yet"
+    drop = found.drop(coarse)  # of 1.0: every difference is a loss
+    count = len(tiny_bundle.labels)
+    assert found.caution(coarse) == pytest.approx(0.5 * np.sqrt(drop * count) / count)
+    fine = replace(costs[0], bits=(8,) * len(costs[0].bits))
+    found.drop(fine)
+    assert found.caution(fine) == 0.0
+
+
 def test_other_renditions_are_judged_on_the_device_too(judge, bundle, tiny_bundle, costs):
     found = judge(1 - tiny_bundle.labels % 2)
     edges = tuple(Edge("o1", "int8") if edge.block == "o1" else edge for edge in bundle.supernet.original.edges)

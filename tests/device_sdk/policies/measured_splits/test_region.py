@@ -17,6 +17,9 @@ class CountingJudge:
         self.measured.append((cost.head, cost.tail, cost.bits))
         return 0.0 if not cost.bits else 0.01 * (8 - cost.bits[0])
 
+    def caution(self, cost):
+        return 0.0
+
     def sent_error(self, position, bits):
         return 8.0 - bits
 

@@ -52,7 +52,7 @@ public class PrefixTreeEvaluator(
     private val sessions = Sessions(load)
     private val cache = FeatureCache(cacheBytes)
     private val answers = LinkedHashMap<Subnet, Answers>()
-    private val references = ConcurrentHashMap<Int, List<FloatArray>>() // by batch: logits of the full model, without a prior
+    private val references: MutableMap<Int, List<FloatArray>> = ConcurrentHashMap() // by batch: logits of the full model, without a prior
     private val touched = HashSet<Int>() // batches on which at least one subnet was evaluated
     private var prior: Prior? = null
     private var worth: Map<Prefix, Double> = emptyMap()
