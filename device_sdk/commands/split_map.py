@@ -89,9 +89,9 @@ def print_map(cells: Sequence[Cell]) -> None:
         row = {one.mbps: one for one in cells if one.device_factor == factor}
         table.add_row(f"× {factor:g}", *(_said(row[mbps]) for mbps in uplinks))
     Console().print(table)
-    unknown = sum(one.not_measured for one in cells)
+    unknown = sum(one.not_measured > 0 for one in cells)
     if unknown:
-        click.echo(f"{unknown} faster ways were not measured for lack of time")
+        click.echo(f"in {unknown} of {len(cells)} cells ways that may be faster were not measured for lack of time")
 
 
 def _said(cell: Cell) -> str:

@@ -15,6 +15,7 @@ PALETTE = ("#4c72b0", "#dd8452", "#55a868", "#8172b3", "#937860", "#da8bc3", "#6
 SUFFIXES = (".svg", ".png")
 _ASCENT = 0.9  # of the font size: from the top of a text to its baseline
 _THINNEST = 0.5  # of boxes in a PNG
+_PLAIN = str.maketrans("×−●", "x-o")  # letters that the font of a PNG lacks
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def _element(shape: Shape) -> str:
 
 
 def _png(drawing: Drawing) -> bytes:
-    from PIL import Image, ImageDraw
+    from PIL import Image, ImageDraw, ImageFont
 
     image = Image.new("RGB", (drawing.width, drawing.height), "white")
     draw = ImageDraw.Draw(image)
@@ -128,7 +129,8 @@ def _png(drawing: Drawing) -> bytes:
             case Line(points, colour, width):
                 draw.line(points, fill=colour, width=max(1, round(width)))
             case Text(x, y, text, colour, size):
-                draw.text((x, y - _ASCENT * size), text, fill=colour)
+                font = ImageFont.load_default(size)
+                draw.text((x, y - _ASCENT * size), text.translate(_PLAIN), fill=colour, font=font)
     file = BytesIO()
     image.save(file, "PNG")
     return file.getvalue()

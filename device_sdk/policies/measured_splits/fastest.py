@@ -112,9 +112,14 @@ class Fastest:
 
 
 def fastest(
-    costs: Sequence[SplitCost], subnet: Subnet, limits: SplitLimits, *, clock: Callable[[], float] = time.monotonic
+    costs: Sequence[SplitCost],
+    subnet: Subnet,
+    limits: SplitLimits,
+    *,
+    below_ms: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Fastest:
-    """The fastest of ``costs`` within ``limits``.
+    """The fastest of ``costs`` within ``limits``; step 2 only looks for latencies below ``below_ms``.
 
     1. of the ways in the renditions of ``subnet`` and in 8 bits, the fastest whose drop is allowed: device and server
     alone are among them; 2. of each cut point and head, the fastest first, as far as they can be faster than the best
@@ -134,7 +139,9 @@ def fastest(
     if limits.judge is None:
         return Fastest(fitting[0])
     ends_s = clock() + limits.measured_s
-    found = _Measuring(fitting, subnet, limits.judge, math.inf if limits.max_drop is None else limits.max_drop)
+    found = _Measuring(
+        fitting, subnet, limits.judge, math.inf if limits.max_drop is None else limits.max_drop, below_ms
+    )
     found.measure_plain()
     found.measure_others(lambda: clock() >= ends_s)
     return found.result()
@@ -143,8 +150,11 @@ def fastest(
 class _Measuring:
     """The drops of ways that fit, the fastest first, and the best way so far."""
 
-    def __init__(self, fitting: Sequence[SplitCost], subnet: Subnet, judge: DropJudge, max_drop: float) -> None:
+    def __init__(
+        self, fitting: Sequence[SplitCost], subnet: Subnet, judge: DropJudge, max_drop: float, below_ms: float
+    ) -> None:
         self._fitting, self._subnet, self._judge, self._max_drop = fitting, subnet, judge, max_drop
+        self._below_ms = below_ms
         self._drops: dict[SplitCost, float] = {}
         self._best: SplitCost | None = None
         self._failed: dict[int, float] = {}  # the least error that lost too much, by cut point
@@ -186,8 +196,12 @@ class _Measuring:
 
     def _is_open(self, cost: SplitCost) -> bool:
         """True if it is faster than the best so far and neither measured nor ruled out."""
-        faster = self._best is None or cost.latency_ms < self._best.latency_ms
-        return faster and cost not in self._drops and cost.error <= self._failed.get(cost.position, math.inf)
+        bound_ms = self._below_ms if self._best is None else min(self._below_ms, self._best.latency_ms)
+        return (
+            cost.latency_ms < bound_ms
+            and cost not in self._drops
+            and cost.error <= self._failed.get(cost.position, math.inf)
+        )
 
     def _passes(self, cost: SplitCost) -> bool:
         """Measure; a way that passes and is faster becomes the best."""

@@ -5,9 +5,10 @@ A loss depends on neither uplink nor device, so each way is measured once for al
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from device_sdk.bundles.bundle import Bundle
@@ -33,7 +34,8 @@ class Cell:
     """One uplink, one device and one allowed drop, with the fastest way of each kind that keeps it.
 
     ``device_factor``: k for a device k times slower than the server. ``max_drop`` of the score, 0–1; None: no sample
-    measured it, and all values cross in 8 bits. ``not_measured``: faster ways that there was no time for.
+    measured it, and all values cross in 8 bits. ``fastest``: of a kind that another beats, the fastest in the subnet's
+    renditions and 8 bits. ``not_measured``: ways faster than the best that there was no time for.
     """
 
     mbps: float
@@ -118,21 +120,26 @@ class Region:
             limits=limits,
             jpeg=None if self.jpeg is None else self.jpeg.slowed(factor),
         )
-        by_kind = dict(self._by_kind(costs, limits, clock))
-        best_ms = min((one.best.latency_ms for one in by_kind.values()), default=float("inf"))
+        plain = dict(self._by_kind(costs, replace(limits, measured_s=0.0), math.inf, clock))
+        by_kind = dict(self._by_kind(costs, limits, _fastest_ms(plain), clock))
+        best_ms = _fastest_ms(by_kind)
         unknown = sum(cost.latency_ms < best_ms for one in by_kind.values() for cost in one.not_measured)
         return Cell(mbps, factor, limits.max_drop, {kind: one.best for kind, one in by_kind.items()}, unknown)
 
     def _by_kind(
-        self, costs: Sequence[SplitCost], limits: SplitLimits, clock: Callable[[], float]
+        self, costs: Sequence[SplitCost], limits: SplitLimits, below_ms: float, clock: Callable[[], float]
     ) -> Iterator[tuple[Kind, Fastest]]:
         for kind in KINDS:
             some = [cost for cost in costs if kind_of(cost) == kind]
             try:
                 if some:
-                    yield kind, fastest(some, self.subnet, limits, clock=clock)
+                    yield kind, fastest(some, self.subnet, limits, below_ms=below_ms, clock=clock)
             except UsageError:  # nothing of this kind keeps the drop
                 continue
+
+
+def _fastest_ms(found: Mapping[Kind, Fastest]) -> float:
+    return min((one.best.latency_ms for one in found.values()), default=math.inf)
 
 
 def kind_of(cost: SplitCost) -> Kind:
