@@ -11,6 +11,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.packing import Activations, pack, packet_bytes
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.tail import TAIL, server_profile
+from device_sdk.policies.measured_splits.region import Kind
 from device_sdk.policies.splitting.path_splits import JpegCoding, SplitCost
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
@@ -251,4 +253,4 @@ def _fastest(rows: Sequence[Mapping[str, object]]) -> Iterator[Cell]:
         best = min((row for row in found if row["allowed"]), key=lambda row: float(str(row["latency_ms"])))
         for row in found:
             row["fastest"] = f"{best['kind']}: {best['way']}"
-        yield Cell(name, mbps, factor, str(best["kind"]), float(str(best["latency_ms"])), str(best["way"]))
+        yield Cell(name, mbps, factor, cast(Kind, best["kind"]), float(str(best["latency_ms"])), str(best["way"]))

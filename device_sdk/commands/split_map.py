@@ -2,62 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from device_sdk.files.drawing import INK, SOFT, Box, Drawing, Shape, Text
 from device_sdk.policies.measured_splits.region import Cell, Kind
+from device_sdk.policies.splitting.path_splits import SplitCost
 
 COLOURS: dict[Kind, str] = {"device": "#4c72b0", "split": "#dd8452", "server": "#55a868"}
-_WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 124, 44, 96, 82, 16  # pixels of a cell and around all
+CELL_WIDTH, CELL_HEIGHT, LEFT, LABELS = 124, 44, 96, 8  # pixels: of a cell, to the left of all, below the uplinks
+_TOP, _BOTTOM, _NARROWEST = 74, 24, 560
 _LIGHT = "white"
 
 
+@dataclass(frozen=True)
+class Tile:
+    """One uplink and one device in a map, with the kind that is fastest there (None: there is none) and two lines."""
+
+    mbps: float
+    device_factor: float
+    kind: Kind | None
+    lines: tuple[str, str]
+
+
+def legend(y: float) -> Iterator[Shape]:
+    """The colours of the kinds, on the baseline ``y``."""
+    for number, (kind, colour) in enumerate(COLOURS.items()):
+        yield Box(12 + 90 * number, y - 10, 12, 12, colour)
+        yield Text(28 + 90 * number, y, kind)
+
+
+def tiles(found: Sequence[Tile], top: float) -> Iterator[Shape]:
+    """A map: uplinks to the right, their labels on the baseline ``top``, and slower devices below."""
+    uplinks = sorted({one.mbps for one in found})
+    factors = sorted({one.device_factor for one in found})
+    for column, mbps in enumerate(uplinks):
+        yield Text(LEFT + column * CELL_WIDTH + 4, top, f"{mbps:g} Mbit/s")
+    for line, factor in enumerate(factors):
+        yield Text(12, top + LABELS + line * CELL_HEIGHT + 24, f"device × {factor:g}")
+    for one in found:
+        x = LEFT + uplinks.index(one.mbps) * CELL_WIDTH
+        y = top + LABELS + factors.index(one.device_factor) * CELL_HEIGHT
+        ink, colour = (INK, SOFT) if one.kind is None else (_LIGHT, COLOURS[one.kind])
+        yield Box(x, y, CELL_WIDTH - 4, CELL_HEIGHT - 4, colour)
+        yield Text(x + 6, y + 17, one.lines[0], ink, 12)
+        yield Text(x + 6, y + 32, one.lines[1], ink, 9)
+
+
 def map_drawing(cells: Sequence[Cell]) -> Drawing:
-    """Uplinks to the right, slower devices below; a cell has the fastest kind, its latency and what it saves."""
-    uplinks = sorted({one.mbps for one in cells})
-    factors = sorted({one.device_factor for one in cells})
+    """The map of ``cells``: the fastest kind of each, its latency, what it saves and how."""
     drops = {one.max_drop for one in cells if one.max_drop is not None}
     loss = f"at a loss of at most {100 * max(drops):g} points" if drops else "in 8 bits, losses not measured"
     title = f"Fastest way, {loss}; predicted for a server as fast as this machine"
-    shapes: list[Shape] = [Text(12, 20, title, size=14)]
-    for number, (kind, colour) in enumerate(COLOURS.items()):
-        shapes += [Box(12 + 90 * number, 30, 12, 12, colour), Text(28 + 90 * number, 40, kind)]
+    shapes: list[Shape] = [Text(12, 20, title, size=14), *legend(40)]
     shapes.append(Text(290, 40, "below: what it saves over the next best kind"))
-    for column, mbps in enumerate(uplinks):
-        shapes.append(Text(_LEFT + column * _WIDTH + 4, _TOP - 8, f"{mbps:g} Mbit/s"))
-    for line, factor in enumerate(factors):
-        y = _TOP + line * _HEIGHT
-        shapes.append(Text(12, y + 24, f"device × {factor:g}"))
-        for column, mbps in enumerate(uplinks):
-            found = (one for one in cells if (one.mbps, one.device_factor) == (mbps, factor))
-            shapes += [shape for cell in found for shape in _cell(cell, _LEFT + column * _WIDTH, y)]
-    width = max(_LEFT + len(uplinks) * _WIDTH + 16, 560)
-    return Drawing(width, _TOP + len(factors) * _HEIGHT + _BOTTOM, tuple(shapes))
+    shapes += tiles([_tile(one) for one in cells], _TOP)
+    width = max(LEFT + len({one.mbps for one in cells}) * CELL_WIDTH + 16, _NARROWEST)
+    height = _TOP + len({one.device_factor for one in cells}) * CELL_HEIGHT + _BOTTOM
+    return Drawing(width, height, tuple(shapes))
 
 
-def _cell(cell: Cell, x: float, y: float) -> list[Shape]:
-    if cell.kind is None or cell.best is None:
-        return [Box(x, y, _WIDTH - 4, _HEIGHT - 4, SOFT), Text(x + 6, y + 24, "nothing keeps it", INK, 10)]
-    saving = "the only kind" if cell.saving is None else f"−{100 * cell.saving:.0f} %"
-    return [
-        Box(x, y, _WIDTH - 4, _HEIGHT - 4, COLOURS[cell.kind]),
-        Text(x + 6, y + 17, f"{cell.best.latency_ms:.3g} ms", _LIGHT, 12),
-        Text(x + 6, y + 32, f"{saving}, {_way(cell)}", _LIGHT, 9),
-    ]
+def _tile(cell: Cell) -> Tile:
+    lines = ("", "nothing keeps it")
+    if cell.best is not None:
+        saving = "the only kind" if cell.saving is None else f"−{100 * cell.saving:.0f} %"
+        lines = (f"{cell.best.latency_ms:.3g} ms", f"{saving}, {_way(cell.best)}")
+    return Tile(cell.mbps, cell.device_factor, cell.kind, lines)
 
 
-def _way(cell: Cell) -> str:
-    """The place and the width at which the best way crosses."""
-    best = cell.best
-    assert best is not None
+def _way(best: SplitCost) -> str:
+    """The place and the width at which a way crosses."""
     if not best.tail:
         return "all here"
-    if best.sends == "jpeg":
-        return "JPEG"
-    return f"cut {best.position}, {best.bits[0]} bits"
+    return "JPEG" if best.sends == "jpeg" else f"cut {best.position}, {best.bits[0]} bits"
 
 
 def described_cells(cells: Sequence[Cell]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM, _RIGHT = 640, 380, 66, 70, 46, 24  # pixe
 _RUNG, _STITCH = 3.5, 5.0  # radii
 
 
-class Rung(msgspec.Struct, frozen=True):
+class ReportedRung(msgspec.Struct, frozen=True):
     """A member at an input size (empty: the family's own). ``loss``: see ``Point``."""
 
     member: str
@@ -25,7 +25,7 @@ class Rung(msgspec.Struct, frozen=True):
     loss: float
 
 
-class KeptStitch(msgspec.Struct, frozen=True):
+class ReportedStitch(msgspec.Struct, frozen=True):
     """A stitch and the path through it. ``gain``: how far its loss lies below that of the rungs of no more work."""
 
     id: str
@@ -37,8 +37,8 @@ class KeptStitch(msgspec.Struct, frozen=True):
 class FamilyReport(msgspec.Struct, frozen=True):
     """The paths of a family, as its packaging report has them."""
 
-    rungs: tuple[Rung, ...]
-    stitches: tuple[KeptStitch, ...]
+    rungs: tuple[ReportedRung, ...]
+    stitches: tuple[ReportedStitch, ...]
 
 
 @dataclass(frozen=True)

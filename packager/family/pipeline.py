@@ -25,6 +25,7 @@ from device_sdk.progress import Progress, SilentProgress
 from device_sdk.signing import signatures
 from packager.errors import PackagingError
 from packager.expanding import examples_of, expanded
+from packager.family.front import ReportedRung
 from packager.family.joining import StoredBlock, common_sizes, depths_of, joined, joined_graph
 from packager.family.members import FamilyMember
 from packager.family.numbering import acyclic, numbered
@@ -174,7 +175,9 @@ def _joined(
         progress=progress,
     )
     shown = [_shown(block, one) for block, one in zip(blocks, stitches, strict=True)]
-    return _Written(manifest, {"stitches": shown, "rungs": [_rung(one, names) for one in fitter.rungs]})
+    return _Written(
+        manifest, {"stitches": shown, "rungs": msgspec.to_builtins([_rung(one, names) for one in fitter.rungs])}
+    )
 
 
 def dominant(macs: Sequence[int], metrics: Sequence[Metrics]) -> int | None:
@@ -259,13 +262,8 @@ def _useless_alone(names: Sequence[str], alone: Sequence[Rung], bundles: Sequenc
     return tuple(notes)
 
 
-def _rung(rung: Rung, names: Sequence[str]) -> dict[str, Any]:
-    return {
-        "member": names[rung.member],
-        "size": list(rung.size),
-        "macs": rung.macs,
-        "loss": round(rung.loss, 4),
-    }
+def _rung(rung: Rung, names: Sequence[str]) -> ReportedRung:
+    return ReportedRung(names[rung.member], rung.size, rung.macs, round(rung.loss, 4))
 
 
 def _ladder_note(names: Sequence[str]) -> str:

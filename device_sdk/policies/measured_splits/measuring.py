@@ -215,13 +215,22 @@ class SplitScore:
         self._targets = score.stand_in(answers) if targets is None else targets
         self.whole = score.of(answers, self._targets)
         self._each = self._by_sample(answers)
-        self._cautions: dict[Hashable, float] = {}
+        self._measured: dict[Hashable, tuple[float, float]] = {}  # drop and caution of each way
         self._sent: list[dict[int, float]] | None = None
 
     def drop(self, cost: SplitCost) -> float:
-        """The score of the whole subnet minus that of the split; 0 where nothing differs."""
+        """The score of the whole subnet minus that of the split; 0 where nothing differs. A way is measured once."""
         if cost.head == self._subnet.edges:
             return 0.0
+        if _key(cost) not in self._measured:
+            self._measured[_key(cost)] = self._measure(cost)
+        return self._measured[_key(cost)][0]
+
+    def caution(self, cost: SplitCost) -> float:
+        """Half the standard error of the drop, by the scores of single samples; 0 where nothing differs."""
+        return self._measured.get(_key(cost), (0.0, 0.0))[1]
+
+    def _measure(self, cost: SplitCost) -> tuple[float, float]:
         if cost.sends == "jpeg":
             assert self._jpegs is not None, "the input is sent as JPEG only where there are JPEGs"
             answers = self._answers(cost.tail, ((some,) for some in self._jpegs.received(_BATCH)))
@@ -231,12 +240,8 @@ class SplitScore:
         else:
             answers = np.concatenate([features[-1] for features in self._after(cost.head)])
         differences = self._each - self._by_sample(answers)
-        self._cautions[_key(cost)] = _CAUTION * float(np.sqrt((differences**2).sum())) / len(differences)
-        return self.whole - self._score.of(answers, self._targets)
-
-    def caution(self, cost: SplitCost) -> float:
-        """Half the standard error of the drop, by the scores of single samples; 0 where nothing differs."""
-        return self._cautions.get(_key(cost), 0.0)
+        caution = _CAUTION * float(np.sqrt((differences**2).sum())) / len(differences)
+        return self.whole - self._score.of(answers, self._targets), caution
 
     def _by_sample(self, answers: Array) -> npt.NDArray[np.float64]:
         """The score of each sample alone: [count]."""

@@ -18,7 +18,7 @@ from device_sdk.policies.measured_splits.fastest import DropJudge, Fastest, Spli
 from device_sdk.policies.splitting.path_splits import Handling, JpegCoding, SplitCost
 from device_sdk.progress import Progress
 from device_sdk.supernet.cost import CostModel, Uplink
-from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.supernet.plan import Subnet
 
 Kind = Literal["device", "split", "server"]
 KINDS: tuple[Kind, ...] = ("device", "split", "server")
@@ -95,14 +95,13 @@ class Region:
         """
         drops: Sequence[float | None] = (None,) if self.judge is None else max_drops
         ends_s = clock() + measured_s
-        judge = None if self.judge is None else _Known(self.judge)
         count = len(drops) * len(uplinks_mbps) * len(device_factors)
         found = []
         with progress.task("compare ways", count) as task:
             for drop in drops:
                 for factor in device_factors:
                     for mbps in uplinks_mbps:
-                        limits = SplitLimits(max_drop=drop, judge=judge, measured_s=max(0.0, ends_s - clock()))
+                        limits = SplitLimits(max_drop=drop, judge=self.judge, measured_s=max(0.0, ends_s - clock()))
                         found.append(self._cell(mbps, factor, limits, clock))
                         task.advance()
         return tuple(found)
@@ -147,29 +146,3 @@ def kind_of(cost: SplitCost) -> Kind:
     if not cost.tail:
         return "device"
     return "split" if cost.head else "server"
-
-
-class _Known:
-    """A judge that measures each way once, whatever its latency is."""
-
-    def __init__(self, judge: DropJudge) -> None:
-        self._judge = judge
-        self._drops: dict[tuple[tuple[Edge, ...], tuple[Edge, ...], tuple[int, ...], str], float] = {}
-        self._errors: dict[tuple[int, int], float] = {}
-
-    def drop(self, cost: SplitCost) -> float:
-        """See the port."""
-        key = cost.head, cost.tail, cost.bits, cost.sends
-        if key not in self._drops:
-            self._drops[key] = self._judge.drop(cost)
-        return self._drops[key]
-
-    def caution(self, cost: SplitCost) -> float:
-        """See the port."""
-        return self._judge.caution(cost)
-
-    def sent_error(self, position: int, bits: int) -> float:
-        """See the port."""
-        if (position, bits) not in self._errors:
-            self._errors[position, bits] = self._judge.sent_error(position, bits)
-        return self._errors[position, bits]

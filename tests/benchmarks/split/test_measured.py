@@ -6,7 +6,8 @@ import pytest
 
 from benchmarks.split.bench import _fastest, _is_worse
 from benchmarks.split.measuring import Measured
-from benchmarks.split.region import COLOURS, Cell, write_region
+from benchmarks.split.region import Cell, write_region
+from device_sdk.commands.split_map import COLOURS
 
 
 def test_a_slower_device_stretches_its_own_part_only():

@@ -5,11 +5,11 @@ import pytest
 
 from device_sdk.errors import UsageError
 from device_sdk.files.drawing import ACCENT, Dot, Text
-from packager.family.front import FamilyReport, KeptStitch, Point, Rung, drawn, front, read_report
+from packager.family.front import FamilyReport, Point, ReportedRung, ReportedStitch, drawn, front, read_report
 
 REPORT = FamilyReport(
-    (Rung("large", (), 100, 0.0), Rung("large", (6, 6), 60, 0.3), Rung("small", (), 50, 0.4)),
-    (KeptStitch("small.2-to-large.3", 70, 0.1, 0.2),),
+    (ReportedRung("large", (), 100, 0.0), ReportedRung("large", (6, 6), 60, 0.3), ReportedRung("small", (), 50, 0.4)),
+    (ReportedStitch("small.2-to-large.3", 70, 0.1, 0.2),),
 )
 
 

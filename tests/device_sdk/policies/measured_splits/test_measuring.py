@@ -95,6 +95,15 @@ def test_the_caution_is_half_the_standard_error_of_the_drop(judge, tiny_bundle, 
     assert found.caution(fine) == 0.0
 
 
+def test_a_way_is_measured_once_whatever_its_latency(judge, tiny_bundle, costs, monkeypatch):
+    found = judge(tiny_bundle.labels)
+    coarse = replace(costs[0], bits=(1,) * len(costs[0].bits))
+    drop, caution = found.drop(coarse), found.caution(coarse)
+    monkeypatch.setattr(found, "_answers", None)
+    slower = replace(coarse, transfer_ms=1e3)
+    assert (found.drop(slower), found.caution(slower)) == (drop, caution)
+
+
 def test_other_renditions_are_judged_on_the_device_too(judge, bundle, tiny_bundle, costs):
     found = judge(1 - tiny_bundle.labels % 2)
     edges = tuple(Edge("o1", "int8") if edge.block == "o1" else edge for edge in bundle.supernet.original.edges)

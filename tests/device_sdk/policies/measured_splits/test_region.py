@@ -52,12 +52,6 @@ def test_a_fast_device_behind_a_slow_line_computes_itself_and_a_slow_one_behind_
         assert one.saving == pytest.approx(1 - latencies[0] / latencies[1])
 
 
-def test_each_way_is_measured_once_for_all_cells(region):
-    judge = CountingJudge()
-    cells(region(judge), uplinks=(0.01, 0.1, 1.0, 10.0), factors=(1.0, 10.0, 100.0))
-    assert len(judge.measured) == len(set(judge.measured))
-
-
 def test_the_drop_decides_the_bits(region):
     def bits(drop):
         (one,) = cells(region(CountingJudge()), uplinks=(10.0,), factors=(100.0,), drops=(drop,))
