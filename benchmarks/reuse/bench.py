@@ -206,8 +206,11 @@ class _Compared:
                 self._compare(group, batch, reusing_first=len(group.plain_s) % 2 == 0)
         return self.reusing.correct(subnets, samples)
 
-    def full_model_correct(self) -> npt.NDArray[np.bool_]:
-        return self.reusing.full_model_correct()
+    def margins(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
+        return self.reusing.margins(subnets, samples)
+
+    def full_model_margins(self) -> npt.NDArray[np.float64]:
+        return self.reusing.full_model_margins()
 
     def distances(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
         return self.reusing.distances(subnets, samples)

@@ -110,13 +110,14 @@ class Network:
         evaluator = self._evaluator(self.search)
         subnets = list(enumerate_subnets(supernet, limit=EXACT_SUBNETS))
         evaluator.order_by_margin()
-        rows = dict(zip(subnets, evaluator.correct(subnets, slice(None)), strict=True))
+        evaluator.correct(subnets, slice(None))
+        rows = dict(zip(subnets, evaluator.margins(subnets, slice(None)), strict=True))
         samples = range(evaluator.sample_count)
         apart = np.stack([evaluator.distances(subnets, slice(k, k + 1)) for k in samples], axis=1)
         distances = dict(zip(subnets, apart, strict=True))
-        known = _Known(rows, distances, evaluator.full_model_correct())
+        known = _Known(rows, distances, evaluator.full_model_margins())
         evaluator.close()
-        best = max(known.rows[s].mean() for s in subnets if budget.fits(self.cost_model.cost(s)))
+        best = max((known.rows[s] > 0).mean() for s in subnets if budget.fits(self.cost_model.cost(s)))
         gaps = {}
         for name in SETTINGS:
             runs = [
@@ -203,9 +204,9 @@ class _Kept:
 class _Known:
     """An evaluator over a table of all results."""
 
-    rows: Mapping[Subnet, Right]
+    rows: Mapping[Subnet, npt.NDArray[np.float64]]  # margin of each sample
     distance: Mapping[Subnet, npt.NDArray[np.float64]]  # of each sample
-    full: Right
+    full: npt.NDArray[np.float64]  # margin of each sample
 
     @property
     def sample_count(self) -> int:
@@ -222,10 +223,13 @@ class _Known:
         """Nothing to do: the table is ordered."""
 
     def correct(self, subnets: Sequence[Subnet], samples: slice, **_: object) -> Right:
-        rows = [self.rows[subnet][samples] for subnet in subnets]
-        return np.stack(rows) if rows else np.zeros((0, len(range(self.sample_count)[samples])), dtype=np.bool_)
+        return self.margins(subnets, samples) > 0
 
-    def full_model_correct(self) -> Right:
+    def margins(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
+        rows = [self.rows[subnet][samples] for subnet in subnets]
+        return np.stack(rows) if rows else np.zeros((0, len(range(self.sample_count)[samples])))
+
+    def full_model_margins(self) -> npt.NDArray[np.float64]:
         return self.full
 
     def distances(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:

@@ -68,8 +68,11 @@ class Watched:
         self.found += [Found(accuracy[s], seconds, looked_at, work) for s in dict.fromkeys(finished) if self.fits(s)]
         return rows
 
-    def full_model_correct(self) -> Right:
-        return self.inner.full_model_correct()
+    def margins(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
+        return self.inner.margins(subnets, samples)
+
+    def full_model_margins(self) -> npt.NDArray[np.float64]:
+        return self.inner.full_model_margins()
 
     def distances(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
         return self.inner.distances(subnets, samples)

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.random_source import SplitMix64
+from device_sdk.search.port import Evaluator
 from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
 
@@ -36,6 +37,10 @@ _OWN_SPREADS = (1.0, 3.0)  # grid: prior log-odds deviation of blocks and rendit
 _JOINT_SPREADS = (0.05, 0.1, 0.2, 0.4)  # grid: prior log-odds deviation of the interaction
 _JITTER = 1e-9  # added to a covariance's diagonal for numerical stability
 _LEAST_NOISE = 0.1  # of the sampling variance
+_AZZALINI = 1.3  # width of a kernel for a distribution function, in deviations, times samples to the power of -1/3
+_QUARTILES = 1.349  # of a normal distribution: distance of its quartiles in deviations
+_LOGISTIC = math.sqrt(3) / math.pi  # scale of a logistic distribution of deviation 1
+_STEEPEST = 30.0  # of a logistic function's argument: beyond, it is 0 or 1
 _FEW = 8  # with fewer observations the hyperparameters stay at their defaults
 
 
@@ -238,15 +243,35 @@ def log_odds(correct: float, samples: int) -> float:
     return math.log((correct + 0.5) / (samples - correct + 0.5))
 
 
-def unshared_noise(correct: npt.NDArray[np.bool_]) -> float:
+def smoothed(evaluator: Evaluator, subnets: Sequence[Subnet], samples: slice) -> Floats:
+    """Chance of a correct answer to a sample like each of ``samples``: [subnets, samples].
+
+    A logistic function of the margin. Its mean is a kernel estimate of the chance that the margin is above 0, which
+    varies less from one set of samples to the next than the share of correct answers. All subnets have one width:
+    ``1.3 σ n^(-1/3)`` (Azzalini 1981), with σ of the full model's margins and n of all samples. The subnets have been
+    evaluated on ``samples``.
+    """
+    margins = evaluator.margins(subnets, samples)
+    width = _AZZALINI * _deviation(evaluator.full_model_margins()) * evaluator.sample_count ** (-1 / 3)
+    scale = max(_LOGISTIC * width, float(np.finfo(np.float32).tiny))
+    chances: Floats = 1 / (1 + np.exp(-np.clip(margins / scale, -_STEEPEST, _STEEPEST)))
+    return chances
+
+
+def _deviation(values: Floats) -> float:
+    """The standard deviation, or by the quartiles where these are nearer: a robust measure of spread."""
+    low, high = np.quantile(values, [0.25, 0.75])
+    return min(float(values.std()), float(high - low) / _QUARTILES)
+
+
+def unshared_noise(chances: Floats) -> float:
     """Fraction of the sampling variance of accuracies that subnets do not share, 0 to 1.
 
-    ``correct``: [subnets, samples]. All subnets are evaluated on the same samples, whose difficulty they share; only
-    samples on which they disagree add variance to their differences.
+    ``chances``: of correct answers [subnets, samples], 0 or 1 where they are known. All subnets are evaluated on the
+    same samples, whose difficulty they share; only samples on which they disagree add variance to their differences.
     """
-    per_sample = correct.mean(axis=0)
-    average = (correct.sum() + 0.5) / (correct.size + 1)
-    unshared = float((per_sample * (1 - per_sample)).mean() / (average * (1 - average)))
+    average = (chances.sum() + 0.5) / (chances.size + 1)
+    unshared = float(chances.var(axis=0).mean() / (average * (1 - average)))
     return min(max(unshared, _LEAST_NOISE), 1.0)
 
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.search.additive import log_odds
+from device_sdk.search.additive import log_odds, smoothed
 from device_sdk.search.ladder import ladder, up_to_own_size
 from device_sdk.search.port import Candidate, Evaluator, SearchProblem, SearchResult, best_within
 from device_sdk.supernet.cost import MB, Budget, CostModel
@@ -141,26 +141,14 @@ def _best_in_time(
 
 
 Floats = npt.NDArray[np.float64]
-Right = npt.NDArray[np.bool_]
 
 _COMPARABLE = 2.0  # log odds below the best: candidates further below are left out of the regression
 _SLOPE_MEAN, _SLOPE_SPREAD = 0.5, 1.0  # prior: log odds lost at the median distance
-_LINE_SAMPLES = (100_000, 10_000, 1_000, 100, 10)  # grid: weight of the line, as an equivalent number of samples
+_LINE_SAMPLES = 300  # weight of the line, as an equivalent number of samples (docs/adr/0072)
 _FAR = 30.0  # standard deviations beyond which a normal tail is taken as exponential
 _OWN_NOISE = 0.25  # share of a candidate's sampling variance that is independent of the other candidates
-_LEAST_NOISE = 0.5  # squared correct answers: least variance, also of a candidate that agrees with the full model
-_CAUTION = 0.5  # standard errors of its difference from a rung that a candidate loses
-_ABOUT_AS_FAST = 1.05  # latencies of a candidate and the rung that it is compared with
+_LEAST_NOISE = 0.5  # squared answers: least variance, also of a candidate that agrees with the nearest one
 _LARGER_FIRST = 1e-6  # accuracy by which the larger of two inputs that are equal otherwise comes first
-_BEND = 0.3  # prior deviation of the line's common offset, relative to the candidates' mean loss
-
-
-@dataclass(frozen=True)
-class _Line:
-    """Posterior mean of the whitened log odds relative to the full model [candidates], and the fit's likelihood."""
-
-    expected: Floats
-    log_likelihood: float
 
 
 def with_expected_accuracies(result: SearchResult, problem: SearchProblem) -> SearchResult:
@@ -175,33 +163,20 @@ def with_expected_accuracies(result: SearchResult, problem: SearchProblem) -> Se
 def expected_candidates(
     candidates: Sequence[Candidate], supernet: Supernet, evaluator: Evaluator
 ) -> tuple[Candidate, ...]:
-    """``candidates`` with their expected accuracy, cautious where it would depart from the ladder.
+    """``candidates`` with their expected accuracy.
 
-    Differences below the sampling error would often lead away from a rung to something worse. So, of rungs that differ
-    in their input size alone, the larger input counts as at least as accurate, up to the model's own; and any other
-    candidate loses half the standard error of its difference from the best rung that is about as fast, or else from the
-    fastest. Raises what the evaluator raises.
+    Of rungs that differ in their input size alone, the larger input counts as at least as accurate, up to the model's
+    own. Raises what the evaluator raises.
     """
     if not candidates:
         return ()
     subnets = [one.subnet for one in candidates]
     expected = expected_accuracies(evaluator, subnets, slice(None))
     place_of = {subnet: place for place, subnet in enumerate(subnets)}
-    rungs: list[int] = []  # places
     for column in ladder(supernet):
-        rungs += [place_of[rung] for rung in column if rung in place_of]
         places = [place_of[rung] for rung in up_to_own_size(column) if rung in place_of]
         expected[places] = _never_falling(expected[places]) + _LARGER_FIRST * np.arange(len(places))
-    latencies_ms = np.array([one.cost.latency_ms for one in candidates])
-    correct = evaluator.correct(subnets, slice(None))
-    cautious = expected.copy()
-    for place in sorted(set(range(len(subnets))) - set(rungs)) if rungs else []:
-        quick = [one for one in rungs if latencies_ms[one] <= _ABOUT_AS_FAST * latencies_ms[place]]
-        fastest = min(rungs, key=lambda one: float(latencies_ms[one]))
-        rival = max(quick or [fastest], key=lambda one: float(expected[one]))
-        differing = int(np.count_nonzero(correct[place] != correct[rival]))
-        cautious[place] -= _CAUTION * math.sqrt(differing + 1) / correct.shape[1]
-    return tuple(replace(one, expected=value) for one, value in zip(candidates, cautious.tolist(), strict=True))
+    return tuple(replace(one, expected=value) for one, value in zip(candidates, expected.tolist(), strict=True))
 
 
 def _never_falling(values: Floats) -> Floats:
@@ -218,64 +193,55 @@ def _never_falling(values: Floats) -> Floats:
 def expected_accuracies(evaluator: Evaluator, subnets: Sequence[Subnet], samples: slice) -> Floats:
     """Posterior mean accuracy on unseen samples of subnets that were evaluated on ``samples``: [subnets].
 
-    Subnets far worse than the best keep their measured accuracy and do not affect the others. Raises what the evaluator
-    raises.
+    1. count answers by their margins instead of as right or wrong (``smoothed``); 2. shrink the log odds towards a line
+    over the distance from the full model; 3. shift all to the mean that was measured. Subnets far worse than the best
+    are not shrunk, and do not affect the others. Raises what the evaluator raises.
     """
-    correct = evaluator.correct(subnets, samples)
-    measured = np.array([log_odds(float(row.sum()), len(row)) for row in correct])
-    near = np.flatnonzero(measured >= measured.max() - _COMPARABLE)
+    measured = evaluator.correct(subnets, samples).mean(axis=1)
+    chances = smoothed(evaluator, subnets, samples)
+    expected: Floats = chances.mean(axis=1)
+    counted = np.array([log_odds(float(row.sum()), len(row)) for row in chances])
+    near = np.flatnonzero(counted >= counted.max() - _COMPARABLE)
     distances = evaluator.distances([subnets[place] for place in near.tolist()], samples)
-    expected: Floats = correct.mean(axis=1)
-    expected[near] = 1 / (
-        1 + np.exp(-_expected_log_odds(correct[near], evaluator.full_model_correct()[samples], distances))
-    )
+    expected[near] = 1 / (1 + np.exp(-_expected_log_odds(chances[near], distances)))
+    return np.clip(expected + (measured - expected)[near].mean(), 0.0, 1.0)
+
+
+def _expected_log_odds(chances: Floats, distances: Floats) -> Floats:
+    """[candidates], from the chances of correct answers [candidates, samples] and the distances [candidates].
+
+    Bayesian regression on the distances, relative to the candidate that is nearest to the full model. Candidates
+    deviate from the line with the variance of ``_LINE_SAMPLES`` samples.
+    """
+    samples, nearest = chances.shape[1], int(distances.argmin())
+    odds = np.array([log_odds(float(row.sum()), samples) for row in chances])
+    further = distances - distances[nearest]
+    further /= float(np.median(further)) or 1.0
+    root = np.linalg.cholesky(_scatter(chances, nearest))
+    far, seen = np.linalg.solve(root, np.stack([further, odds - odds[nearest]], axis=1)).T
+    variance = 1 / samples + 1 / _LINE_SAMPLES
+    precision = float(far @ far) / variance + _SLOPE_SPREAD**-2
+    peak = (_SLOPE_MEAN * _SLOPE_SPREAD**-2 - float(far @ seen) / variance) / precision
+    line = -_mean_above_0(peak, 1 / math.sqrt(precision)) * far
+    whitened = line + _LINE_SAMPLES**-1 / variance * (seen - line)
+    expected: Floats = odds[nearest] + root @ whitened
     return expected
 
 
-def _expected_log_odds(correct: Right, full: Right, distances: Floats) -> Floats:
-    """[candidates], from the correctness of candidates [candidates, samples] and of the full model [samples]."""
-    samples = len(full)
-    reference = log_odds(float(full.sum()), samples)
-    above = np.array([log_odds(float(row.sum()), samples) for row in correct]) - reference
-    relative = distances / (float(np.median(distances)) or 1.0)
-    scatter = _scatter(correct, full)
-    root = np.linalg.cholesky(scatter)
-    far, seen = np.linalg.solve(root, np.stack([relative, above], axis=1)).T
-    lines = [_line(far, seen, samples, worth) for worth in _LINE_SAMPLES]
-    expected = root @ max(lines, key=lambda line: line.log_likelihood).expected
-    bend, noise = (_BEND * above.mean()) ** 2, scatter.mean() / samples
-    return reference + expected + bend / (bend + noise) * (above - expected).mean()
+def _scatter(chances: Floats, nearest: int) -> Floats:
+    """Covariance, per sample, of the log odds relative to those of candidate ``nearest``: [candidates, candidates].
 
-
-def _scatter(correct: Right, full: Right) -> Floats:
-    """Covariance, per sample, of the log odds relative to the full model: [candidates, candidates].
-
-    Only samples on which a candidate and the full model differ in correctness contribute; candidates that differ on the
-    same samples are correlated.
+    Candidates that differ from it on the same samples are correlated.
     """
-    differences = correct.astype(np.float64) - full
+    differences = chances - chances[nearest]
     together = differences @ differences.T
     together[np.diag_indices_from(together)] *= 1 / (1 - _OWN_NOISE)
     together[np.diag_indices_from(together)] += _LEAST_NOISE
-    shares = (correct.sum(axis=1) + 0.5) / (len(full) + 1)
-    slopes = shares * (1 - shares)  # correct answers per sample and unit of log odds
-    scatter: Floats = together / len(full) / np.outer(slopes, slopes)
+    samples = chances.shape[1]
+    shares = (chances.sum(axis=1) + 0.5) / (samples + 1)
+    slopes = shares * (1 - shares)  # answers per sample and unit of log odds
+    scatter: Floats = together / samples / np.outer(slopes, slopes)
     return scatter
-
-
-def _line(distances: Floats, above: Floats, samples: int, worth: int) -> _Line:
-    """Bayesian regression of whitened log odds on whitened distances [candidates], through the full model.
-
-    Candidates deviate from the line with the variance of ``worth`` samples.
-    """
-    variance = 1 / samples + 1 / worth
-    precision = float(distances @ distances) / variance + _SLOPE_SPREAD**-2
-    peak = (_SLOPE_MEAN * _SLOPE_SPREAD**-2 - float(distances @ above) / variance) / precision
-    slope = _mean_above_0(peak, 1 / math.sqrt(precision))
-    line = -slope * distances
-    likelihood = -0.5 * ((above - line) ** 2).sum() / variance - 0.5 * len(above) * np.log(variance)
-    likelihood -= 0.5 * ((slope - _SLOPE_MEAN) / _SLOPE_SPREAD) ** 2
-    return _Line(line + samples / (samples + worth) * (above - line), float(likelihood))
 
 
 def _mean_above_0(peak: float, deviation: float) -> float:

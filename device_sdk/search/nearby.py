@@ -243,6 +243,28 @@ def within_budget(supernet: Supernet, cost_model: CostModel, budget: Budget) -> 
     return Neighbourhood(supernet, cost_model, budget, low_ms=fastest_ms, high_ms=target_ms)
 
 
+def with_each_block(supernet: Supernet, subnet: Subnet) -> list[Subnet]:
+    """``subnet`` with each added block alone, in the renditions of what it replaces where it has them.
+
+    A block that ends beside the subnet is followed by the original blocks of the member that passes its end.
+    """
+    nodes = [0, *(supernet.nodes_of(edge)[1] for edge in subnet.edges)]
+    size, existing, found = subnet.input_size, set(supernet.edges), []
+    for block in supernet.blocks:
+        start, end = supernet.node(block.start, size), supernet.node(block.end, size)
+        if block.is_original or start not in nodes[:-1]:
+            continue
+        first = nodes.index(start)
+        after = subnet.edges[nodes.index(end) :] if end in nodes else supernet.originals_from(block.end)
+        names = [subnet.edges[first].rendition, block.renditions[0].name]
+        added = [edge for edge in (Edge(block.id, name, size) for name in names) if edge in existing]
+        rest = Subnet(tuple(edge.at(size) for edge in after))
+        if added and all(edge in existing for edge in rest.edges):
+            swapped = Subnet((*subnet.edges[:first], added[0], *rest.edges))
+            found.append(supernet.in_rendition(swapped, names[0]) if end not in nodes else swapped)
+    return found
+
+
 def mutate(nearby: Neighbourhood, subnet: Subnet, *, random: SplitMix64) -> Subnet | None:
     """``subnet`` with a random stretch replaced by another path; None if no try lands in the neighbourhood."""
     for _ in range(_TRIES):

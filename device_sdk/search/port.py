@@ -80,14 +80,20 @@ class Evaluator(Protocol):
     ) -> npt.NDArray[np.bool_]:
         """Mask of the samples that each subnet classifies correctly: [subnets, samples]."""
 
-    def full_model_correct(self) -> npt.NDArray[np.bool_]:
-        """Mask of the full model's correct answers: [samples], of those ordered or evaluated so far."""
+    def margins(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
+        """Margins of subnets evaluated on ``samples``: [subnets, samples]; an answer is correct where it is above 0.
+
+        The logit of the label minus the largest of the others.
+        """
 
     def distances(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
         """Distance from the full model, of subnets evaluated on ``samples``: [subnets], at least 0.
 
         Mean squared difference of logits, each sample's centred to a mean of 0.
         """
+
+    def full_model_margins(self) -> npt.NDArray[np.float64]:
+        """The full model's margins: [samples], of those ordered or evaluated so far."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.progress import Task
-from device_sdk.search.additive import Observation, unshared_noise
+from device_sdk.search.additive import Observation, smoothed, unshared_noise
 from device_sdk.search.port import (
     Candidate,
     EvaluationStopped,
@@ -63,6 +63,10 @@ class SearchRun:
         task.advance()
         if best is not None:
             task.note(f"best {best.accuracy:.2%} at {best.cost.latency_ms:.3g} ms")
+
+    def fits(self, subnet: Subnet) -> bool:
+        """True if the predicted cost of ``subnet`` fits the budget."""
+        return self.problem.budget.fits(self.problem.cost_model.cost(subnet))
 
     def ranked(self) -> list[Candidate]:
         """The pool, best first; candidates over the budget come after all that fit."""
@@ -151,23 +155,29 @@ class Race:
         The remaining answers of an unfinished subnet are extrapolated from those of the best finished ones.
         """
         finished = list(self._run.pool.values())
-        best = sorted(finished, key=lambda candidate: -candidate.accuracy)[:_COMPARED]
-        rows = self._evaluator.correct([candidate.subnet for candidate in best], slice(None))
-        noise = unshared_noise(rows) if len(best) > 1 else 1.0
-        observations = [Observation(c.subnet, c.accuracy * self._count, self._count, noise) for c in finished]
+        chances = smoothed(self._evaluator, [candidate.subnet for candidate in finished], slice(None))
+        counts = chances.sum(axis=1)
+        rows = chances[np.argsort(-counts, kind="stable")[:_COMPARED]]
+        noise = unshared_noise(rows) if len(rows) > 1 else 1.0
+        observations = [
+            Observation(one.subnet, count, self._count, noise)
+            for one, count in zip(finished, counts.tolist(), strict=True)
+        ]
         for stage in self._stages[:-1]:
             at_stage = [subnet for subnet, done in self._run.started.items() if done == stage][-_REMEMBERED:]
-            correct = self._evaluator.correct(at_stage, slice(0, stage)).sum(axis=1)
-            rest, unseen = _extrapolated(rows[:, stage:])
-            observations += [
-                Observation(subnet, float(count) + rest, self._count, noise, unseen)
-                for subnet, count in zip(at_stage, correct, strict=True)
-            ]
+            if at_stage:
+                begun = smoothed(self._evaluator, at_stage, slice(0, stage)).sum(axis=1)
+                rest, unseen = _extrapolated(rows[:, stage:])
+                observations += [
+                    Observation(subnet, count + rest, self._count, noise, unseen)
+                    for subnet, count in zip(at_stage, begun.tolist(), strict=True)
+                ]
         return observations
 
 
-def _extrapolated(correct: npt.NDArray[np.bool_]) -> tuple[float, float]:
-    """Mean and variance of another subnet's number of correct answers, given those of others [subnets, samples]."""
-    average = (correct.sum() + 0.5) / (correct.size + 1)
-    per_sample = (correct.sum(axis=0) + average) / (len(correct) + 1)
-    return float(per_sample.sum()), float((per_sample * (1 - per_sample)).sum())
+def _extrapolated(chances: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Mean and variance of another subnet's number of correct answers, given chances of others [subnets, samples]."""
+    average = (chances.sum() + 0.5) / (chances.size + 1)
+    per_sample = (chances.sum(axis=0) + average) / (len(chances) + 1)
+    squares = ((chances**2).sum(axis=0) + average) / (len(chances) + 1)
+    return float(per_sample.sum()), float((squares - per_sample**2).sum())

@@ -17,11 +17,11 @@ _BASE_LOSS = 0.125
 
 
 class MadeUpEvidence:
-    """Subnet s is right about sample i where ``d[i] + o[i] / 4 > 1/8 + Σ losses of its edges``.
+    """Subnet s has the margin ``d[i] + o[i] / 4 - 1/8 - Σ losses of its edges`` on sample i.
 
     d: ``uniform_floats(7)``, the same for all; o: ``uniform_floats(crc32 of str(s))``. The distance is the sum of
-    losses plus ``o[0] / 64``. Losses are multiples of 1/1024, so that every sum is exact. Records the groups of subnets
-    in the order in which they are first looked at.
+    losses plus ``o[0] / 64``. Losses are multiples of 1/1024,
+    so that every sum is exact. Records the groups of subnets in the order in which they are first looked at.
     """
 
     sample_count = SAMPLES
@@ -30,7 +30,7 @@ class MadeUpEvidence:
     def __init__(self, losses: dict[str, float], original: Subnet) -> None:
         self._losses, self._original = losses, original
         self._difficulty = uniform_floats(7, SAMPLES).astype(np.float64)
-        self._rows: dict[Subnet, npt.NDArray[np.bool_]] = {}
+        self._rows: dict[Subnet, npt.NDArray[np.float64]] = {}
         self._done: dict[Subnet, int] = {}
         self.groups: list[list[str]] = []
 
@@ -53,20 +53,24 @@ class MadeUpEvidence:
         if first:
             self.groups.append(first)
         self._done.update(dict.fromkeys(new, asked.stop))
-        rows = [self._row(subnet)[samples] for subnet in subnets]
-        return np.stack(rows) if rows else np.zeros((0, len(asked)), dtype=np.bool_)
+        return self.margins(subnets, samples) > 0
 
-    def full_model_correct(self) -> npt.NDArray[np.bool_]:
+    def margins(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
         """See the port."""
-        return self._row(self._original)
+        rows = [self._row(subnet)[samples] for subnet in subnets]
+        return np.stack(rows) if rows else np.zeros((0, len(range(SAMPLES)[samples])))
 
     def distances(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
         """See the port."""
         return np.array([self._loss(one) + float(self._own(one)[0]) / 64 for one in subnets])
 
-    def _row(self, subnet: Subnet) -> npt.NDArray[np.bool_]:
+    def full_model_margins(self) -> npt.NDArray[np.float64]:
+        """See the port."""
+        return self._row(self._original)
+
+    def _row(self, subnet: Subnet) -> npt.NDArray[np.float64]:
         if subnet not in self._rows:
-            self._rows[subnet] = self._difficulty + self._own(subnet) / 4 > _BASE_LOSS + self._loss(subnet)
+            self._rows[subnet] = self._difficulty + self._own(subnet) / 4 - (_BASE_LOSS + self._loss(subnet))
         return self._rows[subnet]
 
     def _loss(self, subnet: Subnet) -> float:

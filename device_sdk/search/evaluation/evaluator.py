@@ -174,10 +174,7 @@ class PrefixTreeEvaluator:
             return
         batches = range(self._batch_count)
         self._workers.each(batches, self._refer_to, should_stop)
-        logits = corrected(np.concatenate([self._references[batch] for batch in batches]), self._prior)
-        own = np.take_along_axis(logits, self._labels[:, None], axis=-1)[:, 0]
-        np.put_along_axis(logits, self._labels[:, None], -np.inf, axis=-1)
-        order = np.argsort(np.abs(own - logits.max(axis=-1)), kind="stable")
+        order = np.argsort(np.abs(self.full_model_margins()), kind="stable")
         references = np.concatenate([self._references[batch] for batch in batches])[order]
         self._references = {batch: references[self._samples(batch)] for batch in batches}
         self._order, self._labels = self._order[order], self._labels[order]
@@ -203,16 +200,21 @@ class PrefixTreeEvaluator:
         rows = [self._answers[subnet].correct[samples] for subnet in subnets]
         return np.stack(rows) if rows else np.zeros((0, len(indices)), dtype=np.bool_)
 
-    def full_model_correct(self) -> npt.NDArray[np.bool_]:
-        """See the port. No further run: the full model ran for the distances."""
-        logits = np.concatenate([self._references[batch] for batch in range(len(self._references))])
-        logits = corrected(logits, self._prior)
-        correct: npt.NDArray[np.bool_] = logits.argmax(axis=-1) == self._labels
-        return correct
+    def margins(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
+        """See the port."""
+        rows = [self._answers[subnet].margins[samples] for subnet in subnets]
+        return np.array(rows, dtype=np.float64).reshape(len(subnets), -1)
 
     def distances(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
-        """See the port. The full model runs once per batch as the reference; ``edge_runs`` does not count it."""
+        """See the port."""
         return np.array([self._answers[subnet].distances[samples].mean() for subnet in subnets], dtype=np.float64)
+
+    def full_model_margins(self) -> npt.NDArray[np.float64]:
+        """See the port. The full model runs once per batch; ``edge_runs`` does not count it."""
+        batches = sorted(self._references)
+        labels = np.concatenate([self._labels[self._samples(batch)] for batch in batches])
+        logits = np.concatenate([self._references[batch] for batch in batches])
+        return _margins(corrected(logits, self._prior), labels).astype(np.float64)
 
     def release(self) -> None:
         """Free all sessions and features; they are loaded again on demand. Results are kept."""
@@ -275,6 +277,7 @@ class PrefixTreeEvaluator:
             answers = self._answers[Subnet(node.prefix)]
             logits = corrected(features[-1], self._prior)
             answers.correct[samples] = logits.argmax(axis=-1) == self._labels[samples]
+            answers.margins[samples] = _margins(logits, self._labels[samples])
             distances = _centred(features[-1]) - _centred(self._references[batch])  # the prior adds the same to both
             answers.distances[samples] = (distances**2).mean(axis=-1)
             with self._recording:
@@ -346,18 +349,20 @@ class PrefixTreeEvaluator:
 
 @dataclass
 class _Answers:
-    """A subnet's results: the evaluated batches, and per sample [count] correctness and distance.
+    """A subnet's results: the evaluated batches, and per sample [count] correctness, margin and distance.
 
     ``distances``: mean squared difference of centred logits from the full model's.
     """
 
     correct: npt.NDArray[np.bool_]
+    margins: npt.NDArray[np.float32]
     distances: npt.NDArray[np.float32]
     batches: set[int] = field(default_factory=set)
 
     @classmethod
     def none(cls, sample_count: int) -> _Answers:
-        return cls(np.zeros(sample_count, dtype=np.bool_), np.zeros(sample_count, dtype=np.float32))
+        margins, distances = np.zeros((2, sample_count), dtype=np.float32)
+        return cls(np.zeros(sample_count, dtype=np.bool_), margins, distances)
 
     def accuracy(self, batch: int) -> float:
         """Accuracy on the samples evaluated so far, in batches of ``batch``."""
@@ -368,6 +373,17 @@ class _Answers:
 def _centred(logits: Array) -> Array:
     """Logits shifted to a mean of 0, which leaves the probabilities unchanged: [batch, classes]."""
     return logits - logits.mean(axis=-1, keepdims=True)
+
+
+def _margins(logits: Array, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    """Each label's logit minus the largest of the others [count]; the lowest number where that is no number."""
+    place = labels[:, None]
+    others = logits.astype(np.float32)
+    own = np.take_along_axis(others, place, axis=-1)[:, 0]
+    np.put_along_axis(others, place, -np.inf, axis=-1)
+    with np.errstate(invalid="ignore"):
+        margins = own - others.max(axis=-1)
+    return np.nan_to_num(margins, nan=float(np.finfo(np.float32).min))
 
 
 class _Sessions:

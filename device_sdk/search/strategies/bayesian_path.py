@@ -17,7 +17,14 @@ from device_sdk.errors import UsageError
 from device_sdk.progress import Task
 from device_sdk.search.additive import AdditiveModel, Belief, log_odds
 from device_sdk.search.expectation import best_path, expected_accuracies
-from device_sdk.search.nearby import LISTING_LIMIT, Neighbourhood, nearby_mutate, require_feasible, within_budget
+from device_sdk.search.nearby import (
+    LISTING_LIMIT,
+    Neighbourhood,
+    nearby_mutate,
+    require_feasible,
+    with_each_block,
+    within_budget,
+)
 from device_sdk.search.port import SearchProblem, SearchResult
 from device_sdk.search.race import Race, SearchRun
 from device_sdk.supernet.cost import Budget
@@ -65,16 +72,17 @@ class BayesianPathSearch:
         """See the port. Deterministic for the problem's random generator, unless the time limit ends it.
 
         1. order the samples, and evaluate the path that the distillation errors favour, so that there is an answer;
-        2. fit the model to what is expected of all that was evaluated (``expectation``), evaluate the most promising
-        subnets; again, as long as it finds better ones; 3. fit the model to all that was observed; 4. advance the most
-        promising subnets, known and new; again from 3; 5. evaluate what the model favours at latencies near the budget,
-        for the pool; 6. choose by expectation.
+        2. start the best path so far with each added block alone; 3. fit the model to what is expected of all that was
+        evaluated (``expectation``), evaluate the most promising subnets; again, as long as it finds better ones; 4. fit
+        the model to all that was observed; 5. advance the most promising subnets, known and new; again from 4;
+        6. evaluate what the model favours at latencies near the budget, for the pool; 7. choose by expectation.
         """
         cheapest = require_feasible(problem.supernet, problem.cost_model, problem.budget)
         run = SearchRun(problem)
         race, model = Race(run, self.shares), AdditiveModel(problem.supernet)
         with problem.progress.task("search", self.generations) as task, suppress(_Stopped):
             self._start(run, race, model, cheapest)
+            self._sweep(run, race)
             proposals = _Proposals(self, run)
             self._follow_expectations(run, race, model, proposals, task)
             self._follow_observations(run, race, model, proposals, task)
@@ -89,6 +97,13 @@ class BayesianPathSearch:
         _require(not run.check_stop())
         _require(race.begin())
         _require(run.evaluate([first]))
+
+    @staticmethod
+    def _sweep(run: SearchRun, race: Race) -> None:
+        """Start the best path so far with each added block alone, so that all blocks have been looked at once."""
+        best = run.ranked()[0].subnet
+        swapped = [one for one in with_each_block(run.problem.supernet, best) if one not in run.pool]
+        _require(race.advance(swapped) and not run.check_stop())
 
     def _follow_observations(
         self, run: SearchRun, race: Race, model: AdditiveModel, proposals: _Proposals, task: Task
@@ -107,7 +122,7 @@ class BayesianPathSearch:
     ) -> None:
         """Start the most promising subnets by expected accuracy, as long as that finds better ones.
 
-        Expected accuracies on the first share suffice, since distances vary little with the samples. The best of each
+        Expected accuracies on the first share suffice: these are the samples on which subnets differ. The best of each
         generation is evaluated on all samples, so that there is a result whenever time is up.
         """
         evaluator, samples, stale = run.problem.evaluator, race.first, 0
@@ -116,7 +131,7 @@ class BayesianPathSearch:
             looked_at = [*run.pool, *run.started]
             expected = expected_accuracies(evaluator, looked_at, samples)
             odds = np.array([log_odds(share * samples.stop, samples.stop) for share in expected.tolist()])
-            leader = looked_at[int(odds.argmax())]
+            leader = max(zip(odds, looked_at, strict=True), key=lambda one: (run.fits(one[1]), one[0]))[1]
             group = proposals.group(model.fit(_expectations(looked_at, odds, model)), started=False)
             if not group:
                 break
@@ -151,7 +166,7 @@ class _Expectation:
 def _expectations(subnets: Sequence[Subnet], odds: npt.NDArray[np.float64], model: AdditiveModel) -> list[_Expectation]:
     """Expected log odds of subnets as observations, relative to the best, stretched to at least the prior mean's range.
 
-    The belief's spreads are made for that range. Expectations follow distances, which hardly vary with the samples.
+    The belief's spreads are made for that range.
     """
     stretch = max(np.ptp(model.prior_mean(subnets)) / (np.ptp(odds) or 1.0), 1.0)
     below = stretch * (odds.max() - odds)
@@ -189,7 +204,7 @@ class _Proposals:
             if child is not None:
                 open_[child] = None
         done = pool.keys() if started else pool.keys() | self._run.started.keys()
-        return self._best(belief, [subnet for subnet in open_ if subnet not in done], settings.group)
+        return self._best(belief, [one for one in open_ if one not in done and self._run.fits(one)], settings.group)
 
     def _best(self, belief: Belief, subnets: list[Subnet], count: int) -> list[Subnet]:
         if not subnets:

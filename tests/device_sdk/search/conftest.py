@@ -29,6 +29,8 @@ class TableEvaluator:
     def __init__(self, accuracy: Callable[[Subnet], float]) -> None:
         self._accuracy = accuracy
         self._looked: dict[Subnet, int] = {}
+        self._full = 0.9 - np.random.default_rng(7).permutation(self.sample_count) / self.sample_count
+        self._order = np.arange(self.sample_count)
         self.groups: list[list[Subnet]] = []
         self.samples_run = 0
 
@@ -37,21 +39,25 @@ class TableEvaluator:
         return [self._accuracy(subnet) for subnet in subnets]
 
     def order_by_margin(self, *, should_stop: Callable[[], bool] = lambda: False) -> None:
-        """Nothing to do: the samples have no margin."""
+        if not self._looked:
+            self._order = np.argsort(np.abs(self._full), kind="stable")
 
     def correct(
         self, subnets: Sequence[Subnet], samples: slice, *, should_stop: Callable[[], bool] = lambda: False
     ) -> np.ndarray:
         asked = range(self.sample_count)[samples]
         self._look(subnets, asked.stop, should_stop)
-        rows = [self._row(subnet)[samples] for subnet in subnets]
-        return np.stack(rows) if rows else np.zeros((0, len(asked)), dtype=bool)
+        return self.margins(subnets, samples) > 0
 
-    def full_model_correct(self) -> np.ndarray:
-        return np.ones(self.sample_count, dtype=bool)
+    def margins(self, subnets: Sequence[Subnet], samples: slice) -> np.ndarray:
+        rows = [self._row(subnet)[self._order][samples] for subnet in subnets]
+        return np.stack(rows) if rows else np.zeros((0, len(range(self.sample_count)[samples])))
 
     def distances(self, subnets: Sequence[Subnet], samples: slice) -> np.ndarray:
         return np.array([1.0 - self._accuracy(subnet) for subnet in subnets])
+
+    def full_model_margins(self) -> np.ndarray:
+        return self._full[self._order]
 
     def _look(self, subnets: Sequence[Subnet], samples: int, should_stop: Callable[[], bool]) -> None:
         new = [subnet for subnet in dict.fromkeys(subnets) if self._looked.get(subnet, 0) < samples]
@@ -65,12 +71,11 @@ class TableEvaluator:
             self._looked[subnet] = samples
 
     def _row(self, subnet: Subnet) -> np.ndarray:
-        """Correct where the sample's difficulty, with some noise per subnet, is below the accuracy's quantile."""
+        """How far the sample's difficulty, with some noise per subnet, is below the accuracy's quantile."""
         own = np.random.default_rng(zlib.crc32(str(subnet).encode())).permutation(self.sample_count)
         difficulty = np.random.default_rng(7).permutation(self.sample_count) + 0.3 * own
-        correct = np.zeros(self.sample_count, dtype=bool)
-        correct[np.argsort(difficulty)[: round(self._accuracy(subnet) * self.sample_count)]] = True
-        return correct
+        rank = np.argsort(np.argsort(difficulty))
+        return (round(self._accuracy(subnet) * self.sample_count) - rank - 0.5) / self.sample_count
 
 
 class RecordingProgress:

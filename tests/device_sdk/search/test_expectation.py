@@ -9,6 +9,7 @@ import pytest
 
 from device_sdk.random_source import SplitMix64
 from device_sdk.search import Candidate, SearchResult, with_expected_accuracies
+from device_sdk.search.additive import smoothed
 from device_sdk.search.expectation import expected_accuracies
 from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.paths import sample_uniformly
@@ -26,10 +27,10 @@ class Samples:
         self._seed = seed
 
     def correct(self, subnets, samples, **_):
-        return np.stack([self._row(subnet)[samples] for subnet in subnets])
+        return self.margins(subnets, samples) > 0
 
-    def full_model_correct(self):
-        return self._draw("full", 0.96)
+    def margins(self, subnets, samples):
+        return np.stack([self._draw(str(subnet), truth(subnet))[samples] for subnet in subnets])
 
     def distances(self, subnets, samples):
         """Five times the accuracy that is lost, give or take a fifth."""
@@ -37,14 +38,14 @@ class Samples:
         own = np.array([rng.normal(1, 0.2) for rng in rngs])
         return 5 * own.clip(0.1) * [0.96 - truth(subnet) for subnet in subnets]
 
-    def _row(self, subnet):
-        return self._draw(str(subnet), truth(subnet))
+    def full_model_margins(self):
+        return self._draw("full", 0.96)
 
     def _draw(self, name, accuracy):
         shared, own = (
             np.random.default_rng([self._seed, *n]).normal(size=self.sample_count) for n in (b"", name.encode())
         )
-        return math.sqrt(0.8) * shared + math.sqrt(0.2) * own < NormalDist().inv_cdf(accuracy)
+        return NormalDist().inv_cdf(accuracy) - math.sqrt(0.8) * shared - math.sqrt(0.2) * own
 
 
 def truth(subnet):
@@ -87,26 +88,6 @@ def test_expectations_are_nearer_to_the_truth_than_accuracies(found):
     assert np.mean(errors["expected"]) < np.mean(errors["accuracy"])
 
 
-def test_near_copies_that_are_lucky_together_count_as_one(found):
-    result, problem = found(400)
-    pool = result.pool[:30]
-    subnets = [one.subnet for one in pool]
-    random = np.random.default_rng(1)
-    full = random.random(400) < 0.93
-    lucky = full ^ (random.random(400) < 0.06)
-    lucky[np.flatnonzero(~full)[:16]] = True
-    near, poor = full ^ (random.random(400) < 0.01), full & (random.random(400) > 0.06)
-    rows = np.array([near, poor, *[lucky ^ (random.random(400) < 0.002) for _ in pool[2:]]])
-    distances = np.array([0.5, 5.0, *[3.0 for _ in pool[2:]]])
-    problem.evaluator.full_model_correct = lambda: full
-    problem.evaluator.correct = lambda asked, samples: rows[[subnets.index(one) for one in asked]]
-    problem.evaluator.distances = lambda asked, samples: distances[[subnets.index(one) for one in asked]]
-    pool = tuple(replace(one, accuracy=float(row.mean())) for one, row in zip(pool, rows, strict=True))
-    assert max(pool, key=lambda one: one.accuracy).subnet not in subnets[:2]
-    chosen = with_expected_accuracies(replace(result, pool=pool), problem)
-    assert chosen.best.subnet == subnets[0]
-
-
 def test_on_many_samples_expectations_are_what_was_measured(found):
     result, problem = found(20_000)
     for one in with_expected_accuracies(result, problem).pool:
@@ -122,20 +103,6 @@ def test_nothing_else_of_the_result_changes(found):
     assert (after.subnets_evaluated, after.stopped) == (result.subnets_evaluated, result.stopped)
 
 
-def test_what_is_nearest_to_the_full_model_is_chosen_over_the_luckiest(found):
-    result, problem = found(50, seed=3)
-    chosen = with_expected_accuracies(result, problem).best.subnet
-    assert chosen != result.best.subnet
-    near, lucky = problem.evaluator.distances([chosen, result.best.subnet], slice(None))
-    assert near < lucky
-
-
-def test_answers_as_near_as_the_full_models_own_are_no_division_by_nothing(found):
-    result, problem = found(50)
-    problem.evaluator.distances = lambda subnets, samples: np.zeros(len(subnets))
-    assert all(0 < one.expected < 1 for one in with_expected_accuracies(result, problem).pool)
-
-
 def test_one_candidate_or_none_is_enough(found):
     result, problem = found(50)
     alone = with_expected_accuracies(replace(result, pool=result.pool[:1], best=result.pool[0]), problem)
@@ -144,30 +111,54 @@ def test_one_candidate_or_none_is_enough(found):
     assert with_expected_accuracies(empty, problem) == empty
 
 
-def test_where_everything_far_was_lucky_the_nearer_is_preferred_all_the_same(found):
+def test_an_answer_that_is_barely_right_counts_less_than_one_that_is_surely_right(found):
     result, problem = found(400)
+    barely, surely = (one.subnet for one in result.pool[:2])
+    margins = {barely: np.full(400, 0.01), surely: np.full(400, 2.0)}
+    margins[barely][:40], margins[surely][:41] = -0.01, -0.01
+    problem.evaluator.margins = lambda asked, samples: np.stack([margins[one][samples] for one in asked])
+    barely_expected, surely_expected = expected_accuracies(problem.evaluator, [barely, surely], slice(None))
+    assert barely_expected < surely_expected
+
+
+def test_answers_as_near_as_the_full_models_own_are_no_division_by_nothing(found):
+    result, problem = found(50)
+    problem.evaluator.distances = lambda subnets, samples: np.zeros(len(subnets))
+    assert all(0 < one.expected < 1 for one in with_expected_accuracies(result, problem).pool)
+
+
+def test_of_candidates_that_measured_alike_the_one_nearer_to_the_full_model_is_preferred(found):
+    result, problem = found(100)
+    near, far = subnets = [one.subnet for one in result.pool[:2]]
+    margins = np.random.default_rng(1).normal(1, 1, 100)
+    problem.evaluator.margins = lambda asked, samples: np.stack([margins[:: 1 if s == near else -1] for s in asked])
+    problem.evaluator.distances = lambda asked, samples: np.array([0.1 if one == near else 2.0 for one in asked])
+    expected_near, expected_far = expected_accuracies(problem.evaluator, [near, far], slice(None))
+    assert expected_near > expected_far
+    assert len(set(subnets)) == 2
+
+
+def test_margins_that_do_not_vary_are_no_division_by_nothing(found):
+    result, problem = found(50)
+    problem.evaluator.full_model_margins = lambda: np.zeros(50)
+    for one in with_expected_accuracies(result, problem).pool:
+        assert one.expected == pytest.approx(one.accuracy, abs=0.15)
+
+
+def test_margins_beyond_all_bounds_are_right_or_wrong(found):
+    result, problem = found(50)
     subnets = [one.subnet for one in result.pool]
-    random = np.random.default_rng(2)
-    full = random.random(400) < 0.9
-    distances = np.linspace(0.2, 3, len(subnets))
-    rows = np.array([full ^ (random.random(400) < 0.01 * distance) for distance in distances])
-    for row, distance in zip(rows, distances, strict=True):
-        row[np.flatnonzero(~full)[: round(8 * distance)]] = True
-    problem.evaluator.full_model_correct = lambda: full
-    problem.evaluator.correct = lambda asked, samples: rows[[subnets.index(one) for one in asked]]
-    problem.evaluator.distances = lambda asked, samples: distances[[subnets.index(one) for one in asked]]
-    pool = tuple(replace(one, accuracy=float(row.mean())) for one, row in zip(result.pool, rows, strict=True))
-    assert subnets.index(max(pool, key=lambda one: one.accuracy).subnet) > len(subnets) / 2
-    chosen = with_expected_accuracies(replace(result, pool=pool), problem)
-    assert chosen.best.subnet == subnets[0]
+    drawn = problem.evaluator.margins(subnets, slice(None))
+    lowest = float(np.finfo(np.float32).min)
+    problem.evaluator.margins = lambda asked, samples: np.where(drawn > 0, -lowest, lowest)[:, samples]
+    assert smoothed(problem.evaluator, subnets, slice(None)) == pytest.approx((drawn > 0).astype(float))
+    assert np.isfinite(expected_accuracies(problem.evaluator, subnets, slice(None))).all()
 
 
-def test_expectations_on_some_samples_use_no_others(found):
+def test_expectations_on_some_samples_use_the_margins_of_no_others(found):
     result, problem = found(400)
     subnets, evaluator = [one.subnet for one in result.pool], problem.evaluator
-    some = expected_accuracies(evaluator, subnets, slice(0, 50))
-    asked, whole = evaluator.correct, evaluator.full_model_correct()
-    evaluator.correct = lambda subnets, samples: asked(subnets, slice(0, 50))[:, samples]
-    evaluator.full_model_correct = lambda: whole[:50]
+    some, drawn = expected_accuracies(evaluator, subnets, slice(0, 50)), evaluator.margins
+    evaluator.margins = lambda asked, samples: drawn(asked, slice(0, 50))[:, samples]
     assert np.array_equal(some, expected_accuracies(evaluator, subnets, slice(0, 50)))
-    assert not np.array_equal(some, asked(subnets, slice(0, 50)).mean(axis=1))
+    assert not np.array_equal(some, evaluator.correct(subnets, slice(0, 50)).mean(axis=1))

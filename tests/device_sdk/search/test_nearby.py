@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from device_sdk.bundles.manifest_reading import decode_manifest
 from device_sdk.random_source import SplitMix64
-from device_sdk.search.nearby import Neighbourhood, latency_range_ms, nearby_init, nearby_mutate
+from device_sdk.search.nearby import Neighbourhood, latency_range_ms, nearby_init, nearby_mutate, with_each_block
+from device_sdk.supernet.blocks import Block, CutPoint, Golden, Member, Rendition, TensorSpec
 from device_sdk.supernet.cost import MB, Budget, CostModel, EdgeCost
 from device_sdk.supernet.paths import enumerate_subnets
 from device_sdk.supernet.plan import Subnet
+from device_sdk.supernet.supernet import Supernet
 
 seeds = st.integers(0, 2**64 - 1)
 budgets = st.builds(
@@ -169,3 +171,29 @@ def test_the_input_size_changes_only_where_all_blocks_of_the_path_run():
                 supernet.check(mutated)
                 sizes.add((subnet.input_size, mutated.input_size))
     assert len(sizes) == 9
+
+
+def test_each_added_block_is_tried_alone_in_the_rendition_of_what_it_replaces(build_supernet):
+    supernet = build_supernet(4, [(0, 2), (1, 4)], int8=["o0", "o1", "o2", "o3", "m0_2"])
+    int8 = supernet.in_rendition(supernet.original, "int8")
+    assert [str(one) for one in with_each_block(supernet, int8)] == ["m0_2@int8 o2@int8 o3@int8", "o0@int8 m1_4"]
+    merged = next(one for one in with_each_block(supernet, int8) if one.edges[0].block == "m0_2")
+    assert with_each_block(supernet, merged) == [merged]
+
+
+def test_a_stitch_is_followed_by_the_blocks_of_the_member_that_it_leads_to():
+    def block(name, start, end, kind="original"):
+        return Block(name, start, end, kind, 0, 0, (Rendition("fp32", "none", "0" * 64, 1, Golden((), 0.0)),))
+
+    cuts = [CutPoint(k, (TensorSpec(f"cut_{k}", (4,)),)) for k in range(4)]
+    blocks = [
+        block("a.o0", 0, 1),
+        block("a.o1", 1, 3),
+        block("b.o0", 0, 2),
+        block("b.o1", 2, 3),
+        block("stitch", 1, 2, "stitch"),
+    ]
+    supernet = Supernet(cuts, blocks, members=[Member("a", ("a.o0", "a.o1")), Member("b", ("b.o0", "b.o1"))])
+    large, small = supernet.originals
+    assert [one.block_ids for one in with_each_block(supernet, large)] == [("a.o0", "stitch", "b.o1")]
+    assert with_each_block(supernet, small) == []

@@ -235,33 +235,36 @@ def logits_of(subnet, samples):
     return values[-1]
 
 
-def test_distances_are_those_of_logits_whatever_their_level(make_evaluator, supernet, subnets, samples):
+def margins_of(logits, labels):
+    others = np.where(np.arange(VALUES) == labels[:, None], -np.inf, logits).max(axis=1)
+    return logits[np.arange(len(labels)), labels] - others
+
+
+def test_margins_are_the_labels_logits_above_the_largest_others(make_evaluator, supernet, subnets, samples):
     evaluator = make_evaluator(supernet, batch=16)
-    evaluator.correct([supernet.original, *subnets], slice(None))
-    full = logits_of(supernet.original, samples)
-    differences = [logits_of(one, samples) - full for one in subnets]
-    expected = [np.mean((one - one.mean(axis=1, keepdims=True)) ** 2) for one in differences]
-    assert evaluator.distances(subnets, slice(None)) == pytest.approx(expected, rel=1e-4, abs=1e-9)
-    assert evaluator.distances([supernet.original], slice(None)) == [0]
+    correct = evaluator.correct(subnets, slice(None))
+    margins = evaluator.margins(subnets, slice(None))
+    expected = [margins_of(logits_of(one, samples), samples[1]) for one in subnets]
+    np.testing.assert_allclose(margins, expected, rtol=1e-4, atol=1e-6)
+    assert np.array_equal(correct, margins > 0)
+    full = margins_of(logits_of(supernet.original, samples), samples[1])
+    np.testing.assert_allclose(evaluator.full_model_margins(), full, rtol=1e-4, atol=1e-6)
 
 
-def test_distances_on_some_samples_need_no_others(make_evaluator, supernet, subnets):
+def test_margins_on_some_samples_need_no_others(make_evaluator, supernet, subnets):
     some, every = make_evaluator(supernet, batch=16), make_evaluator(supernet, batch=16)
     some.correct(subnets, slice(0, 16))
     every.correct(subnets, slice(None))
-    assert np.array_equal(some.distances(subnets, slice(0, 16)), every.distances(subnets, slice(0, 16)))
-    assert not np.allclose(every.distances(subnets, slice(0, 16)), every.distances(subnets, slice(None)))
+    assert np.array_equal(some.margins(subnets, slice(0, 16)), every.margins(subnets, slice(0, 16)))
+    assert len(some.full_model_margins()) == 16
 
 
 def test_samples_on_which_the_full_model_is_least_sure_can_come_first(make_evaluator, supernet, subnets, samples):
     plain, ordered = make_evaluator(supernet, batch=16), make_evaluator(supernet, batch=16)
     ordered.order_by_margin()
-    logits, labels = logits_of(supernet.original, samples), samples[1]
-    others = np.where(np.arange(VALUES) == labels[:, None], -np.inf, logits).max(axis=1)
-    order = np.argsort(np.abs(logits[np.arange(50), labels] - others))
+    order = np.argsort(np.abs(margins_of(logits_of(supernet.original, samples), samples[1])))
     assert np.array_equal(ordered.correct(subnets, slice(None)), plain.correct(subnets, slice(None))[:, order])
-    distances = (evaluator.distances(subnets, slice(None)) for evaluator in (ordered, plain))
-    assert np.allclose(*distances)
+    assert np.array_equal(ordered.margins(subnets, slice(None)), plain.margins(subnets, slice(None))[:, order])
 
 
 def test_once_something_was_evaluated_the_order_stays(make_evaluator, supernet, subnets):
@@ -469,7 +472,7 @@ def test_batches_in_parallel_change_no_result(make_evaluator, supernet, subnets,
     for start in range(0, len(subnets), 5):
         group = subnets[start : start + 5]
         np.testing.assert_array_equal(together.correct(group, slice(None)), alone.correct(group, slice(None)))
-    np.testing.assert_array_equal(together.distances(subnets, slice(None)), alone.distances(subnets, slice(None)))
+    np.testing.assert_array_equal(together.margins(subnets, slice(None)), alone.margins(subnets, slice(None)))
     assert together.edge_runs_without_reuse == alone.edge_runs_without_reuse
 
 

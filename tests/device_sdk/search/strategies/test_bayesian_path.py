@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 
 import msgspec
-import numpy as np
 import pytest
 
 from device_sdk.search import AdaptiveNetSearch, BayesianPathSearch
@@ -37,7 +36,7 @@ def test_it_needs_a_fraction_of_the_samples_that_adaptivenet_needs(elastic_super
     assert used[BayesianPathSearch][1] < 0.5 * used[AdaptiveNetSearch][1]
 
 
-def test_where_distances_tell_all_the_best_is_found_at_once(elastic_supernet, uniform_costs, make_problem):
+def test_where_accuracy_is_additive_the_best_is_found_at_once(elastic_supernet, uniform_costs, make_problem):
     supernet = elastic_supernet(24)
     model, budget = uniform_costs(supernet), Budget(latency_ms=19)
     short, long = (
@@ -47,7 +46,7 @@ def test_where_distances_tell_all_the_best_is_found_at_once(elastic_supernet, un
     assert short.best.subnet == long.best.subnet
 
 
-def test_while_it_goes_by_distances_only_leaders_are_evaluated_on_all_samples(
+def test_in_the_first_generations_only_leaders_are_evaluated_on_all_samples(
     elastic_supernet, uniform_costs, make_problem
 ):
     supernet = elastic_supernet(24)
@@ -75,10 +74,9 @@ def test_the_first_look_is_what_distillation_errors_favour(elastic_supernet, uni
     assert only.cost.latency_ms <= 10
 
 
-def test_where_distances_tell_nothing_most_subnets_are_given_up_early(elastic_supernet, uniform_costs, make_problem):
+def test_most_subnets_are_given_up_early(elastic_supernet, uniform_costs, make_problem):
     supernet = elastic_supernet(24)
     problem = make_problem(supernet, uniform_costs(supernet), Budget(latency_ms=19), accuracy=additive)
-    problem.evaluator.distances = lambda subnets, samples: np.ones(len(subnets))
     result = BayesianPathSearch(generations=30).search(problem)
     evaluator = problem.evaluator
     assert len(result.pool) < result.subnets_evaluated
@@ -89,7 +87,7 @@ def test_the_pool_reaches_above_and_below_the_budget(elastic_supernet, uniform_c
     supernet = elastic_supernet(20)
     problem = make_problem(supernet, uniform_costs(supernet), Budget(latency_ms=15), accuracy=additive)
     latencies = [one.cost.latency_ms for one in BayesianPathSearch(generations=3).search(problem).pool]
-    assert max(latencies) == pytest.approx(18, rel=0.03)
+    assert max(latencies) == pytest.approx(18, rel=0.1)
     assert min(latencies) == pytest.approx(11, rel=0.1)  # the fastest
 
 

@@ -53,15 +53,15 @@ public class BayesianPathSearch(
      * Deterministic for the problem's random generator, unless the time limit ends it.
      *
      * 1. order the samples, and evaluate the path that the distillation errors favour, so that there is an answer;
-     * 2. fit the model to what is expected of all that was evaluated (Expectation.kt), evaluate the most promising
-     * subnets; again, as long as it finds better ones; 3. fit the model to all that was observed; 4. advance the most
-     * promising subnets, known and new; again from 3; 5. evaluate what the model favours at latencies near the budget,
-     * for the pool; 6. choose by expectation.
+     * 2. start the best path so far with each added block alone; 3. fit the model to what is expected of all that was
+     * evaluated (Expectation.kt), evaluate the most promising subnets; again, as long as it finds better ones; 4. fit the
+     * model to all that was observed; 5. advance the most promising subnets, known and new; again from 4; 6. evaluate
+     * what the model favours at latencies near the budget, for the pool; 7. choose by expectation.
      */
     override fun search(problem: SearchProblem): SearchResult {
         val cheapest = requireFeasible(problem.supernet, problem.costModel, problem.budget)
         val run = SearchRun(problem, generations)
-        Steps(run, cheapest).let { it.start() && it.followExpectations() && it.followObservations() && it.end() }
+        Steps(run, cheapest).let { it.start() && it.sweep() && it.followExpectations() && it.followObservations() && it.end() }
         return run.result()
     }
 
@@ -80,10 +80,17 @@ public class BayesianPathSearch(
             return run.evaluate(listOf(first))
         }
 
+        /** Start the best path so far with each added block alone, so that all blocks have been looked at once. */
+        fun sweep(): Boolean {
+            val first = run.pool.values.minWith(compareBy<Candidate> { !run.fits(it.subnet) }.then(BY_EXPECTED_ACCURACY))
+            val swapped = withEachBlock(problem.supernet, first.subnet).filter { it !in run.pool }
+            return race.advance(swapped) && !run.checkStop()
+        }
+
         /**
          * Start the most promising subnets by expected accuracy, as long as that finds better ones.
          *
-         * Expected accuracies on the first share suffice, since distances vary little with the samples. The best of
+         * Expected accuracies on the first share suffice: these are the samples on which subnets differ. The best of
          * each generation is evaluated on all samples, so that there is a result whenever time is up.
          */
         fun followExpectations(): Boolean {
@@ -96,7 +103,7 @@ public class BayesianPathSearch(
                 val subnets = lookedAt.toList()
                 val expected = expectedAccuracies(problem.evaluator, subnets, samples)
                 val odds = DoubleArray(expected.size) { logOdds(expected[it] * count, count) }
-                val leader = subnets.indices.maxBy { odds[it] }
+                val leader = subnets.indices.maxWith(compareBy({ run.fits(subnets[it]) }, { odds[it] }))
                 val group = proposals.group(model.fit(expectations(subnets, odds, model)), started = false)
                 if (group.isEmpty()) break
                 if (!run.evaluate(listOf(subnets[leader])) || !race.advance(group) || run.checkStop()) return false
@@ -141,11 +148,7 @@ private class ExpectedOdds(
     override val variance: Double,
 ) : Observed
 
-/**
- * What is expected of subnets, stretched to the range of the prior mean: the belief's spreads are made for it.
- *
- * Expectations follow distances, which hardly vary with the samples.
- */
+/** What is expected of subnets, stretched to the range of the prior mean: the belief's spreads are made for it. */
 private fun expectations(subnets: List<Subnet>, odds: DoubleArray, model: AdditiveModel): List<Observed> {
     val losses = subnets.map(model::priorLoss)
     val range = (odds.max() - odds.min()).let { if (it == 0.0) 1.0 else it }
@@ -189,7 +192,7 @@ private class Proposals(
         for (number in 0 until settings.mutations) {
             nearbyMutate(nearby, parents[number % parents.size], problem.random)?.let { open += it }
         }
-        val free = open.filter { it !in run.pool && (started || it !in run.started) }
+        val free = open.filter { it !in run.pool && (started || it !in run.started) && run.fits(it) }
         return best(belief, free, settings.group)
     }
 

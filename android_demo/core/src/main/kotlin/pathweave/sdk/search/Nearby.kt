@@ -7,6 +7,7 @@ package pathweave.sdk.search
 
 import java.math.BigInteger
 import pathweave.sdk.SplitMix64
+import pathweave.sdk.supernet.BlockKind
 import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Edge
@@ -53,6 +54,26 @@ internal fun withinBudget(problem: SearchProblem): Neighbourhood {
     val (fastestMs, slowestMs) = latencyRangeMs(problem.supernet, problem.costModel)
     val targetMs = minOf(problem.budget.latencyMs ?: slowestMs, slowestMs)
     return Neighbourhood(problem.supernet, problem.costModel, problem.budget, lowMs = fastestMs, highMs = targetMs)
+}
+
+/**
+ * [subnet] with each added block alone, in the renditions of what it replaces where it has them.
+ *
+ * A block that ends beside the subnet is followed by the original blocks of the member that passes its end.
+ */
+internal fun withEachBlock(supernet: Supernet, subnet: Subnet): List<Subnet> {
+    val (nodes, size, existing) = Triple(nodesOf(supernet, subnet), subnet.inputSize, supernet.edges.toHashSet())
+    return supernet.blocks.filter { it.kind != BlockKind.ORIGINAL }.mapNotNull { block ->
+        val first = nodes.indexOf(supernet.node(block.start, size)).takeIf { it in subnet.edges.indices }
+            ?: return@mapNotNull null
+        val end = nodes.indexOf(supernet.node(block.end, size))
+        val name = subnet.edges[first].rendition
+        val rest = if (end < 0) supernet.originalsFrom(block.end).map { it.at(size) } else subnet.edges.drop(end)
+        val added = listOf(name, block.renditions[0].name).map { Edge(block.id, it, size) }.firstOrNull { it in existing }
+        if (added == null || !existing.containsAll(rest)) return@mapNotNull null
+        val swapped = Subnet(subnet.edges.take(first) + added + rest)
+        if (end < 0) supernet.inRendition(swapped, name) else swapped
+    }
 }
 
 /**

@@ -104,11 +104,8 @@ public class PrefixTreeEvaluator(
         if (answers.isNotEmpty()) return
         workers.each(batches, shouldStop, ::referTo)
         val logits = batches.flatMap { references.getValue(it) }
-        val margins = corrected(logits, prior).mapIndexed { at, row ->
-            val others = row.filterIndexed { index, _ -> index != labels[at] }.maxOrNull() ?: Float.NEGATIVE_INFINITY
-            abs(row[labels[at]] - others)
-        }
-        val sorted = margins.indices.sortedBy { margins[it] }
+        val margins = fullModelMargins()
+        val sorted = margins.indices.sortedBy { abs(margins[it]) }
         for (number in batches) references[number] = samplesOf(number).map { logits[sorted[it]] }
         order = sorted.map(order::get)
         labels = sorted.map(labels::get)
@@ -129,16 +126,22 @@ public class PrefixTreeEvaluator(
         return subnets.map { answers.getValue(it).correct.sliceArray(samples) }
     }
 
-    /** No further run: the full model ran for the distances. */
-    override fun fullModelCorrect(): BooleanArray {
-        val logits = corrected(references.keys.sorted().flatMap { references.getValue(it) }, prior)
-        return BooleanArray(logits.size) { argmax(logits[it]) == labels[it] }
+    override fun margins(subnets: List<Subnet>, samples: IntRange): List<DoubleArray> = subnets.map { subnet ->
+        val own = answers.getValue(subnet).margins
+        DoubleArray(samples.count()) { own[samples.first + it].toDouble() }
     }
 
-    /** The full model runs once per batch as the reference; [edgeRuns] does not count it. */
     override fun distances(subnets: List<Subnet>, samples: IntRange): DoubleArray = DoubleArray(subnets.size) {
         val own = answers.getValue(subnets[it]).distances
         samples.sumOf { at -> own[at] } / samples.count()
+    }
+
+    /** The full model runs once per batch; [edgeRuns] does not count it. */
+    override fun fullModelMargins(): DoubleArray {
+        val evaluated = references.keys.sorted()
+        val logits = corrected(evaluated.flatMap { references.getValue(it) }, prior)
+        val own = evaluated.flatMap { number -> samplesOf(number).map(labels::get) }
+        return DoubleArray(logits.size) { margin(logits[it], own[it]).toDouble() }
     }
 
     /** Free all sessions and features; they are loaded again on demand. Results are kept. */
@@ -210,6 +213,7 @@ public class PrefixTreeEvaluator(
         val (reference, own) = references.getValue(number) to corrected(logits, prior)
         for ((at, sample) in samplesOf(number).withIndex()) {
             correct[sample] = argmax(own[at]) == labels[sample]
+            margins[sample] = margin(own[at], labels[sample])
             // the prior adds the same to both
             distances[sample] = meanSquare(centred(logits[at]), centred(reference[at]))
         }
@@ -264,12 +268,13 @@ public class PrefixTreeEvaluator(
 }
 
 /**
- * A subnet's results: the evaluated batches, and per sample correctness and distance.
+ * A subnet's results: the evaluated batches, and per sample correctness, margin and distance.
  *
  * [distances]: mean squared difference of centred logits from the full model's.
  */
 private class Answers(sampleCount: Int) {
     val correct = BooleanArray(sampleCount)
+    val margins = FloatArray(sampleCount)
     val distances = DoubleArray(sampleCount)
     val batches = HashSet<Int>()
 }
@@ -293,6 +298,14 @@ private fun meanSquare(one: FloatArray, other: FloatArray): Double {
         sum += difference * difference
     }
     return sum / one.size
+}
+
+/** The logit of [label] minus the largest of the others; the lowest number where that is no number. */
+private fun margin(logits: FloatArray, label: Int): Float {
+    var other = Float.NEGATIVE_INFINITY
+    for (at in logits.indices) if (at != label && !(logits[at] <= other)) other = logits[at]
+    val margin = logits[label] - other
+    return if (margin.isNaN()) -Float.MAX_VALUE else margin.coerceIn(-Float.MAX_VALUE, Float.MAX_VALUE)
 }
 
 /** Loaded edges, each made ready when it is first asked for. */

@@ -74,8 +74,12 @@ public interface Evaluator {
         shouldStop: () -> Boolean = { false },
     ): List<BooleanArray>
 
-    /** Whether the full model classifies each sample correctly: [samples], of those ordered or evaluated so far. */
-    public fun fullModelCorrect(): BooleanArray
+    /**
+     * Margins of subnets evaluated on [samples]: [subnets, samples]; an answer is correct where it is above 0.
+     *
+     * The logit of the label minus the largest of the others.
+     */
+    public fun margins(subnets: List<Subnet>, samples: IntRange): List<DoubleArray>
 
     /**
      * Distance from the full model, of subnets evaluated on [samples]: [subnets], at least 0.
@@ -83,6 +87,9 @@ public interface Evaluator {
      * Mean squared difference of logits, each sample's centred to a mean of 0.
      */
     public fun distances(subnets: List<Subnet>, samples: IntRange): DoubleArray
+
+    /** The full model's margins: [samples], of those ordered or evaluated so far. */
+    public fun fullModelMargins(): DoubleArray
 }
 
 /** Where a search reports: generations done of those planned, and what it has found. */

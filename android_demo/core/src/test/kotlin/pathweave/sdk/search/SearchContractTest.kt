@@ -141,17 +141,20 @@ private class MadeUpEvidence(graph: JsonElement, private val original: Subnet) :
         val first = new.filter { it !in done }.map { it.toString() }
         if (first.isNotEmpty()) groups += first
         for (subnet in new) done[subnet] = samples.last + 1
-        return subnets.map { row(it).sliceArray(samples) }
+        return margins(subnets, samples).map { row -> BooleanArray(row.size) { row[it] > 0 } }
     }
 
-    override fun fullModelCorrect(): BooleanArray = row(original)
+    override fun margins(subnets: List<Subnet>, samples: IntRange): List<DoubleArray> =
+        subnets.map { row(it).sliceArray(samples) }
 
     override fun distances(subnets: List<Subnet>, samples: IntRange): DoubleArray =
         DoubleArray(subnets.size) { loss(subnets[it]) + own(subnets[it])[0].toDouble() / 64 }
 
-    private fun row(subnet: Subnet): BooleanArray {
+    override fun fullModelMargins(): DoubleArray = row(original)
+
+    private fun row(subnet: Subnet): DoubleArray {
         val (own, least) = own(subnet) to 0.125 + loss(subnet)
-        return BooleanArray(sampleCount) { difficulty[it].toDouble() + own[it].toDouble() / 4 > least }
+        return DoubleArray(sampleCount) { difficulty[it].toDouble() + own[it].toDouble() / 4 - least }
     }
 
     private fun loss(subnet: Subnet): Double = subnet.edges.sumOf { losses.getValue(it.toString()) }

@@ -109,7 +109,7 @@ class SearchPartsTest {
             evaluator(cacheBytes).use { evaluator ->
                 val rows = everything.chunked(4).flatMap { evaluator.correct(it, samples) }
                 assertTrue(evaluator.peakCachedBytes <= cacheBytes)
-                Triple(rows, evaluator.distances(everything, samples).toList(), evaluator.edgeRuns)
+                Triple(rows, evaluator.margins(everything, samples).map { it.toList() }, evaluator.edgeRuns)
             }
         }
         for ((one, other) in kept.first.zip(alone.first)) assertArrayEquals(one, other)
