@@ -66,12 +66,13 @@ def adapted(
                 task.note(f"{condition}, seed {seed}")
                 with burning():
                     for ratio in budget_ratios:
-                        runs.append(_run(models[condition], network, condition, ratio, seed))
+                        runs.append(adapt_once(models[condition], network, condition, ratio, seed))
             task.advance()
     return runs
 
 
-def _run(model: AdaptiveModel, network: SureNetwork, condition: str, ratio: float, seed: int) -> Run:
+def adapt_once(model: AdaptiveModel, network: SureNetwork, condition: str, ratio: float, seed: int) -> Run:
+    """One adaptation on the private samples, within ``ratio`` of the full model's latency. A refusal is a result too."""
     settings = AdaptationSettings(seed=seed, time_limit_s=network.time_limit_s, use_prior=False)
     private = network.private
     try:

@@ -46,7 +46,7 @@ def run(options: BenchOptions) -> BenchOutcome:
             continue
         state = options.work_folder / network.name.replace(" ", "-")
         runs = adapted(network, state, budget_ratios, options.progress)
-        judged.append(_judged(network, runs, budget_ratios))
+        judged.append(judged_network(network, runs, budget_ratios))
         seconds = QUICK_SERVED_S if options.quick else SERVED_S
         wanted = [(ratio, RATES_HZ[(number + n) % len(RATES_HZ)]) for n, ratio in enumerate(budget_ratios)]
         own = list(served(network, state / "idle", wanted, seconds=seconds, progress=options.progress))
@@ -62,8 +62,8 @@ def run(options: BenchOptions) -> BenchOutcome:
     return BenchOutcome(figures, table, data="cifar10/test.zip, imagenette/val.zip: #search, judged on #report")
 
 
-def _judged(network: SureNetwork, runs: list[Run], budget_ratios: tuple[float, ...]) -> JudgedNetwork:
-    """Everything in one interleaved run; only what a figure compares answers the samples."""
+def judged_network(network: SureNetwork, runs: list[Run], budget_ratios: tuple[float, ...]) -> JudgedNetwork:
+    """All that was chosen, and the ladder, in one interleaved run; only what a figure compares answers the samples."""
     bundle = Bundle.open(network.folder, accepts=runs_on("onnxruntime"))
     rungs = ladder(bundle.supernet)
     chosen = list(dict.fromkeys(one.subnet for one in runs if one.subnet is not None))
