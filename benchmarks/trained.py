@@ -28,7 +28,7 @@ def run(options: BenchOptions) -> BenchOutcome:
     """Two bundles of one network, blocks trained (zoo/) and fitted in closed form, adapt on #search on a quiet machine.
 
     Each budget is a share of the full model's latency. ``trained_minus_rung_points``: over the best rung within the
-    budget, found in hindsight on #report, which favours the rung. Without a prior of classes: accuracy is over all 1,000.
+    budget, found in hindsight on #report, which favours the rung. No prior of classes: accuracy is over all 1,000.
     """
     trained, untrained = (_judged(options, name) for name in (TRAINED, UNTRAINED))
     figures = trained_minus_untrained(trained, untrained) | _over_rungs(trained)

@@ -72,7 +72,7 @@ def adapted(
 
 
 def adapt_once(model: AdaptiveModel, network: SureNetwork, condition: str, ratio: float, seed: int) -> Run:
-    """One adaptation on the private samples, within ``ratio`` of the full model's latency. A refusal is a result too."""
+    """One adaptation on the private samples, within ``ratio`` of the full model's latency. A refusal is a result."""
     settings = AdaptationSettings(seed=seed, time_limit_s=network.time_limit_s, use_prior=False)
     private = network.private
     try:
