@@ -38,7 +38,7 @@ from packager.output.checkpoints import Checkpoints, encode_description
 from packager.output.output_claim import OutputClaim, work_folder
 from packager.output.ownership import REPORT, require_work
 from packager.pipeline import Limits, package
-from packager.planning.run_plan import StepTimes
+from packager.planning.run_plan import StepTimes, memory_in_use, memory_limit
 from packager.supernet.input_sizes import candidate_sizes
 
 _FITTED, _JUDGED = 256, 64  # training images for the stitches' fits, validation images for choosing among them
@@ -71,13 +71,15 @@ def package_family(
 
     Raises:
         PackagingError, UsageError, DataError, SignatureError, StorageError: as ``package``; a member cannot be part of
-            a family: it reads several cut points at once, or has renditions for another runtime.
+            a family: it reads several cut points at once, or has renditions for another runtime; the memory is too
+            little for all members together, which fitting stitches needs.
     """
     limits = limits or Limits()
     times = StepTimes(progress or SilentProgress(), clock=limits.clock)
     if private_key is not None:
         signatures.sign(b"", private_key=private_key)  # an unusable key fails now
     name = name or f"{members[0].job.name}-family"[:128]
+    _require_memory(members, memory_limit(None) if limits.memory_bytes is None else limits.memory_bytes)
     members = _prepared(members)
     description = {"family": [one.name for one in members], "name": name}
     description |= {one.name: _digest(one.job) for one in members} | {"pathweave": __version__}
@@ -209,6 +211,22 @@ def _alone(
     )
     manifest = msgspec.structs.replace(bundle.manifest, name=name, notes=(*bundle.manifest.notes, note))
     return _Written(manifest, {"stitches": [], "rungs": []})
+
+
+def _require_memory(members: Sequence[FamilyMember], limit_bytes: int) -> None:
+    """Refuse a family whose weights and images alone need more memory, before anything is packaged."""
+    weights = [tensor for member in members for tensor in member.job.model.module.state_dict().values()]
+    image_bytes = 4 * math.prod(members[0].job.model.input_shape)
+    least_bytes = memory_in_use() + sum(map(_bytes_of, weights)) + (_FITTED + _JUDGED) * image_bytes
+    if least_bytes > limit_bytes:
+        raise UsageError(
+            f"{limit_bytes / 1e9:.2g} GB of memory are too few for a family of {len(members)} members",
+            hint=f"it takes at least {math.ceil(least_bytes / 1e8) / 10:g} GB: give --memory-gb, or fewer members",
+        )
+
+
+def _bytes_of(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def _prepared(members: Sequence[FamilyMember]) -> list[FamilyMember]:

@@ -12,6 +12,7 @@ import torch
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.datasets import load_dataset
 from device_sdk.data.preprocessing import prepare
+from device_sdk.errors import UsageError
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.gathering import AdaptationSettings
@@ -26,6 +27,7 @@ from packager.errors import ResumeError
 from packager.family import pipeline
 from packager.family.joining import common_sizes
 from packager.family.pipeline import dominant, package_family
+from packager.pipeline import Limits
 
 SETTINGS = AdaptationSettings(seed=0, time_limit_s=5.0)
 
@@ -213,3 +215,10 @@ def test_a_member_that_dominates_is_packaged_alone(make_members, tmp_path, monke
     assert not found.stitches
     run_self_test(Workspace(Bundle.open(tmp_path / "alone"), OnnxRuntime(threads=1)))
     assert not package_family(make_members(), tmp_path / "alone", name="two").packaged.fresh
+
+
+def test_a_family_larger_than_the_memory_is_refused_before_anything_is_written(make_members, tmp_path):
+    with pytest.raises(UsageError, match="of memory are too few for a family of 2 members") as raised:
+        package_family(make_members(), tmp_path / "small", limits=Limits(memory_bytes=10_000_000))
+    assert "--memory-gb" in str(raised.value.hint)
+    assert not list(tmp_path.iterdir())
