@@ -49,7 +49,7 @@ from device_sdk.supernet.cost import CostModel, PlanCost, Power, Uplink
 from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.plan import Ask, Plan, Subnet
 
-_LIMITED = ("accuracy", "certainty", "share_asked", "energy_mj", "bytes_sent", "latency_ratio", "p95_latency_ms")
+_LIMITED = ("accuracy", "share_asked", "energy_mj", "bytes_sent", "latency_ratio", "p95_latency_ms")
 
 
 def choose_split(
@@ -167,7 +167,7 @@ def _limits(
     inputs: Inputs = checker.inputs(samples)
     score = score_of(workspace.bundle.manifest.task)
     targets = None if labels is None else score.checked(labels, len(inputs))
-    judge = SplitScore(workspace, plan.subnet, inputs, targets, score, jpegs=jpegs)
+    judge = SplitScore(workspace, plan.subnet, inputs, targets, score, jpegs=jpegs, certainty=goal.certainty)
     return SplitLimits(goal.memory_mb, goal.max_drop, judge, goal.storage_mb)
 
 

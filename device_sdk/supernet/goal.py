@@ -58,7 +58,7 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
         if not 0 < certainty < 1:
             raise BudgetError(f"the certainty is {certainty:g}; it must lie between 0 and 1")
         if self.accuracy is None or self.accuracy == 1:
-            raise BudgetError("only an accuracy below 1 can be promised with a certainty", hint="set accuracy")
+            raise BudgetError("only an accuracy below 1 can be promised with a certainty", hint="set accuracy or max_drop")
 
     @classmethod
     def of(cls, budget: Budget) -> Requirement:
@@ -145,8 +145,8 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     ``latency_ms``: of the calls at ``percentile`` when nothing else runs, and of plans whose samples take several ways,
     the mean; or ``latency_ratio``: of the full model's in the same circumstances. ``calls_per_second``: the
     application's pace; caches are colder between rare calls. None: the pace of the last calls, if any.
-    ``accuracy``: the least, of samples that are answered; with ``certainty`` it holds on new samples like the private
-    ones with this probability. ``max_drop``: accuracy, or another score, that exits or a split may lose instead.
+    ``accuracy``: the least, of samples that are answered; ``max_drop``: accuracy, or another score, that exits or a
+    split may lose instead. With ``certainty`` either holds on new samples like the private ones with this probability.
     ``coverage``: least share of samples that are answered; ``share_asked``: most that a server is asked about.
     ``macs``: most multiply-accumulate operations of a hybrid, wherever they run. ``memory_mb``: most memory on the
     device, weights and working set; ``storage_mb``: most of its weights as a split stores them.
@@ -185,6 +185,8 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
             raise BudgetError("the goal has latency_ms and latency_ratio; one of them is enough")
         if self.accuracy is not None and self.max_drop is not None:
             raise BudgetError("the goal has accuracy and max_drop; one of them is enough")
+        if self.certainty is not None and self.max_drop is not None and not 0 < self.certainty < 1:
+            raise BudgetError(f"the certainty is {self.certainty:g}; it must lie between 0 and 1")
         if not 0 < self.percentile < 100:
             raise BudgetError(f"the goal's percentile is {self.percentile:g}; it must lie between 0 and 100")
         self.requirement()  # refuses the rest
@@ -217,10 +219,11 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
 
     def requirement(self, *, least_accuracy: float | None = None) -> Requirement:
         """The limits on expected costs; ``least_accuracy``: what ``max_drop`` comes to."""
+        is_open = self.max_drop is not None and least_accuracy is None  # the accuracy that a certainty is about
         return Requirement(
             optimise=self.optimise,
             accuracy=self.accuracy if least_accuracy is None else least_accuracy,
-            certainty=self.certainty,
+            certainty=None if is_open else self.certainty,
             coverage=self.coverage or None,
             latency_ms=self.latency_ms,
             p95_latency_ms=self.p95_latency_ms,

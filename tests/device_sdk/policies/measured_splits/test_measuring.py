@@ -14,6 +14,7 @@ from device_sdk.policies.measured_splits.measuring import (
     JpegInputs,
     SplitScore,
     as_received,
+    bound_above,
     call_handling,
     codec_handling,
 )
@@ -67,9 +68,9 @@ def judge(bundle, runtime, tiny_bundle):
     """Builds a judge of the tiny bundle's original path."""
     inputs = SampleChecker(bundle.manifest).prepare(tiny_bundle.images)
 
-    def build(targets, jpegs=None):
+    def build(targets, **choices):
         score = score_of(bundle.manifest.task)
-        return SplitScore(Workspace(bundle, runtime), bundle.supernet.original, inputs, targets, score, jpegs=jpegs)
+        return SplitScore(Workspace(bundle, runtime), bundle.supernet.original, inputs, targets, score, **choices)
 
     return build
 
@@ -93,6 +94,26 @@ def test_the_caution_is_half_the_standard_error_of_the_drop(judge, tiny_bundle, 
     fine = replace(costs[0], bits=(8,) * len(costs[0].bits))
     found.drop(fine)
     assert found.caution(fine) == 0.0
+
+
+def test_with_a_certainty_the_caution_leads_to_the_bound_on_new_samples(judge, tiny_bundle, costs):
+    plain, careful = judge(tiny_bundle.labels), judge(tiny_bundle.labels, certainty=0.9)
+    coarse = replace(costs[0], bits=(1,) * len(costs[0].bits))
+    drop, count = plain.drop(coarse), len(tiny_bundle.labels)
+    assert careful.drop(coarse) == drop
+    lost = np.arange(count) < round(drop * count)  # of 1.0: every difference is a loss
+    assert careful.caution(coarse) == pytest.approx(bound_above(lost.astype(float), doubt=0.1 / 2) - drop)
+    fine = replace(costs[0], bits=(8,) * len(costs[0].bits))
+    assert careful.drop(fine) == 0.0
+    assert careful.caution(fine) == pytest.approx(bound_above(np.zeros(count), doubt=0.1 / 6))  # the second way
+
+
+@pytest.mark.parametrize(("samples", "lost", "won"), [(30, 0.03, 0.0), (100, 0.02, 0.02), (100, 0.08, 0.04), (500, 0.01, 0)])
+def test_the_bound_is_exceeded_as_rarely_as_stated(samples, lost, won):
+    random = np.random.default_rng(1)
+    drawn = random.choice([1.0, -1.0, 0.0], size=(2_000, samples), p=[lost, won, 1 - lost - won])
+    exceeded = np.mean([bound_above(one, doubt=0.1) < lost - won for one in drawn])
+    assert exceeded <= 0.1 + 0.02
 
 
 def test_a_way_is_measured_once_whatever_its_latency(judge, tiny_bundle, costs, monkeypatch):
