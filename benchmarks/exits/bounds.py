@@ -91,7 +91,7 @@ def bounds(options: BenchOptions, network: ExitNetwork, zoo: Made) -> Part:
         _saved(_cascade(chosen, kept, scales, costs), _cascade(judged, kept, scales, costs), full_ms)
         for scales in ([1.0] * len(temperatures), temperatures)
     )
-    alone = [_networks_alone(options, images, part.labels, full_ms) for images, part in zip(inputs, parts, strict=True)]
+    alone = [networks_alone(options, images, part.labels, full_ms) for images, part in zip(inputs, parts, strict=True)]
     joint = _saved(Cascade(alone[0], chosen.right(-1)), Cascade(alone[1], judged.right(-1)), full_ms)
     figures = {
         "temperature_ratio_gain": plain.latency_ratio - scaled.latency_ratio,
@@ -134,15 +134,13 @@ def _cascade(answers: Answers, kept: Sequence[int], temperatures: Sequence[float
     return Cascade(exits, answers.right(-1))
 
 
-def _networks_alone(
-    options: BenchOptions, images: Array, labels: np.ndarray, full_ms: float
-) -> tuple[ExitSamples, ...]:
+def networks_alone(options: BenchOptions, images: Array, labels: np.ndarray, full_ms: float) -> tuple[ExitSamples, ...]:
     """Each shorter network as an exit at its share of the full model's work, whose branch costs nothing."""
     folder = options.data_folder / "pretrained"
     full_macs = _macs(folder, "resnet56_cifar10", images)
     found = []
     for name in SHORTER:
-        logits = _logits(folder, name, images)
+        logits = logits_of(folder, name, images)
         reach_ms = full_ms * _macs(folder, name, images) / full_macs
         choice = ExitChoice(name, UNREACHABLE_CONFIDENCE)
         found.append(ExitSamples(choice, confidence(logits), logits.argmax(axis=1) == labels, reach_ms, 0.0))
@@ -153,7 +151,8 @@ def _macs(folder: Path, name: str, images: Array) -> int:
     return count_macs(load_model(f"zoo:{name}", weights=folder / f"{name}.safetensors").module, images.shape[1:])
 
 
-def _logits(folder: Path, name: str, images: Array) -> Array:
+def logits_of(folder: Path, name: str, images: Array) -> Array:
+    """The logits of a published network on prepared ``images`` [count, *input]: [count, classes]."""
     module = load_model(f"zoo:{name}", weights=folder / f"{name}.safetensors").module.eval()
     with torch.inference_mode():
         return torch.cat([module(part) for part in torch.from_numpy(images).split(_BATCH)]).numpy()

@@ -58,7 +58,9 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
         if not 0 < certainty < 1:
             raise BudgetError(f"the certainty is {certainty:g}; it must lie between 0 and 1")
         if self.accuracy is None or self.accuracy == 1:
-            raise BudgetError("only an accuracy below 1 can be promised with a certainty", hint="set accuracy or max_drop")
+            raise BudgetError(
+                "only an accuracy below 1 can be promised with a certainty", hint="set accuracy or max_drop"
+            )
 
     @classmethod
     def of(cls, budget: Budget) -> Requirement:

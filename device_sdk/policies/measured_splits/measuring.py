@@ -219,6 +219,7 @@ class SplitScore:
         self.whole = score.of(answers, self._targets)
         self._each = self._by_sample(answers)
         self._measured: dict[Hashable, tuple[float, float]] = {}  # drop and caution of each way
+        self._differences: dict[Hashable, npt.NDArray[np.float64]] = {}
         self._sent: list[dict[int, float]] | None = None
 
     def drop(self, cost: SplitCost) -> float:
@@ -230,12 +231,13 @@ class SplitScore:
         return self._measured[_key(cost)][0]
 
     def caution(self, cost: SplitCost) -> float:
-        """Half the standard error of the drop, by the scores of single samples; 0 where nothing differs.
-
-        With a certainty: the distance from the drop to its bound on new samples (``bound_above``). Many ways compete, so
-        the k-th that is measured gets the share 1 / (k (k + 1)) of the doubt; all together never exceed it.
-        """
+        """The distance from the drop to its bound (``caution_of``); 0 where nothing differs, or was not measured."""
         return self._measured.get(_key(cost), (0.0, 0.0))[1]
+
+    def differences(self, cost: SplitCost) -> npt.NDArray[np.float64]:
+        """Scores of single samples: of the whole subnet, minus those of the split [count]. Measures it."""
+        self.drop(cost)
+        return self._differences.get(_key(cost), np.zeros(len(self._each)))
 
     def _measure(self, cost: SplitCost) -> tuple[float, float]:
         if cost.sends == "jpeg":
@@ -246,13 +248,9 @@ class SplitScore:
             answers = self._answers(cost.tail, sent)
         else:
             answers = np.concatenate([features[-1] for features in self._after(cost.head)])
-        differences = self._each - self._by_sample(answers)
-        drop = self.whole - self._score.of(answers, self._targets)
-        if self._certainty is None:
-            return drop, _CAUTION * float(np.sqrt((differences**2).sum())) / len(differences)
-        turn = len(self._measured) + 1
-        above = bound_above(differences, doubt=(1 - self._certainty) / (turn * (turn + 1)))
-        return drop, max(0.0, above - float(differences.mean()))
+        differences = self._differences[_key(cost)] = self._each - self._by_sample(answers)
+        caution = caution_of(differences, self._certainty, turn=len(self._measured) + 1)
+        return self.whole - self._score.of(answers, self._targets), caution
 
     def _by_sample(self, answers: Array) -> npt.NDArray[np.float64]:
         """The score of each sample alone: [count]."""
@@ -300,6 +298,19 @@ class SplitScore:
             yield features
         if size <= _KEPT_BYTES:
             self._kept = (head, kept)
+
+
+def caution_of(differences: npt.NDArray[np.float64], certainty: float | None, *, turn: int) -> float:
+    """The distance that a drop has to keep from its limit, given the ``differences`` of single samples [count].
+
+    Without a certainty half the standard error. With one, the distance from the mean to its bound on new samples: many
+    ways compete, so the ``turn``-th that is measured gets the share 1 / (turn (turn + 1)) of the doubt, and all
+    together never exceed it.
+    """
+    if certainty is None:
+        return _CAUTION * float(np.sqrt((differences**2).sum())) / len(differences)
+    above = bound_above(differences, doubt=(1 - certainty) / (turn * (turn + 1)))
+    return max(0.0, above - float(differences.mean()))
 
 
 def bound_above(differences: npt.NDArray[np.float64], *, doubt: float) -> float:

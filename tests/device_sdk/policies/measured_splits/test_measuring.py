@@ -108,7 +108,9 @@ def test_with_a_certainty_the_caution_leads_to_the_bound_on_new_samples(judge, t
     assert careful.caution(fine) == pytest.approx(bound_above(np.zeros(count), doubt=0.1 / 6))  # the second way
 
 
-@pytest.mark.parametrize(("samples", "lost", "won"), [(30, 0.03, 0.0), (100, 0.02, 0.02), (100, 0.08, 0.04), (500, 0.01, 0)])
+@pytest.mark.parametrize(
+    ("samples", "lost", "won"), [(30, 0.03, 0.0), (100, 0.02, 0.02), (100, 0.08, 0.04), (500, 0.01, 0)]
+)
 def test_the_bound_is_exceeded_as_rarely_as_stated(samples, lost, won):
     random = np.random.default_rng(1)
     drawn = random.choice([1.0, -1.0, 0.0], size=(2_000, samples), p=[lost, won, 1 - lost - won])
