@@ -167,7 +167,7 @@ def test_what_a_jpeg_loses_is_judged_on_the_decoded_pixels(judge, bundle, runtim
     assert received(jpegs[90]).shape == inputs.shape
     assert np.abs(received(jpegs[90]) - inputs).mean() < np.abs(received(jpegs[1]) - inputs).mean()
     way = replace(costs[0], sends="jpeg", bits=(), tail=bundle.supernet.original.edges)
-    found = judge(tiny_bundle.labels, jpegs[90])
+    found = judge(tiny_bundle.labels, jpegs=jpegs[90])
     share = (_logits(bundle, runtime, received(jpegs[90])).argmax(axis=1) == tiny_bundle.labels).mean()
     assert found.drop(way) == pytest.approx(found.whole - share)
 
