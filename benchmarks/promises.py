@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,25 +51,25 @@ def run(options: BenchOptions) -> BenchOutcome:
     ``asking``: the fewest samples that ResNet-20 has to send to ResNet-56; ``exits``: ResNet-20, 32 and 44 as exits
     before ResNet-56; ``split``: the fastest split of ResNet-56 in few bits. ``kept_minus_stated``: of the worst kind.
     """
-    manifest_images = load_dataset(f"{options.data_folder / 'cifar10' / 'test.zip'}#report")
+    report = load_dataset(f"{options.data_folder / 'cifar10' / 'test.zip'}#report")
     folder = plain_bundle(options)
     state = options.work_folder / "promises"
     with AdaptiveModel.open(folder, state_folder=state) as model:
         costs = model.profile(progress=options.progress).cost_model()
-        data = manifest_images.relabelled(model.bundle.manifest.task.class_names)
+        data = report.relabelled(model.bundle.manifest.task.class_names)
         data = data.take(range(_QUICK_SAMPLES)) if options.quick else data
         images = model.prepare(data.images)
         kinds = [_asking(options, images, data.labels), _exits(options, images, data.labels)]
-        with closing(Workspace(model.bundle, OnnxRuntime())) as workspace:
-            ways = split_costs(
-                workspace.supernet,
-                workspace.supernet.original,
-                device=costs.slowed(_DEVICE_FACTOR),
-                server=costs,
-                uplink=_UPLINK,
-                widths=tuple(range(8, 0, -1)),
-            )
-            kinds.append(_split(workspace, ways, images, data.labels))
+        workspace = Workspace(model.bundle, OnnxRuntime())
+        ways = split_costs(
+            workspace.supernet,
+            workspace.supernet.original,
+            device=costs.slowed(_DEVICE_FACTOR),
+            server=costs,
+            uplink=_UPLINK,
+            widths=tuple(range(8, 0, -1)),
+        )
+        kinds.append(_split(workspace, ways, images, data.labels))
     random, count = np.random.default_rng(0), len(data.labels)
     figures, table = dict[str, float](), list[dict[str, object]]()
     with options.progress.task("draw", (QUICK_DRAWS if options.quick else DRAWS) * len(kinds)) as task:
