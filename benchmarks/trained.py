@@ -8,10 +8,9 @@ import numpy as np
 
 from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.lite import lite_bundle
-from benchmarks.support.paired import bootstrap_points
 from benchmarks.sure.adapting import adapt_once
 from benchmarks.sure.bench import judged_network
-from benchmarks.sure.figures import JudgedNetwork, rows_of, trained_minus_untrained
+from benchmarks.sure.figures import JudgedNetwork, gain, rows_of, trained_minus_untrained
 from benchmarks.sure.networks import TRAINED, UNTRAINED, SureNetwork, photograph_samples
 from pathweave import AdaptiveModel
 
@@ -63,9 +62,4 @@ def _over_rungs(judged: JudgedNetwork) -> dict[str, float]:
         for one in judged.chosen(ratio):
             if rung is not None and one.subnet is not None:
                 differences.append(judged.right[one.subnet].astype(np.float64) - judged.right[rung])
-    if not differences:
-        return {}
-    mean = np.mean(differences, axis=0)
-    low, high = bootstrap_points(mean)
-    name = "trained_minus_rung"
-    return {f"{name}_points": 100 * float(mean.mean()), f"{name}_low_points": low, f"{name}_high_points": high}
+    return gain("trained_minus_rung", differences)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.support.judged import Right
 from benchmarks.support.paired import bootstrap_points
@@ -81,11 +82,15 @@ def trained_minus_untrained(trained: JudgedNetwork, untrained: JudgedNetwork) ->
         rival = other.get((run.condition, run.budget_ratio, run.seed))
         if run.subnet is not None and rival is not None:
             differences.append(trained.right[run.subnet].astype(np.float64) - untrained.right[rival])
+    return gain("trained_minus_untrained", differences)
+
+
+def gain(name: str, differences: Sequence[npt.NDArray[np.float64]]) -> dict[str, float]:
+    """The mean of paired differences in points, with its interval; ``differences``: of each comparison [samples]."""
     if not differences:
         return {}
     mean = np.mean(differences, axis=0)
     low, high = bootstrap_points(mean)
-    name = "trained_minus_untrained"
     return {f"{name}_points": 100 * float(mean.mean()), f"{name}_low_points": low, f"{name}_high_points": high}
 
 

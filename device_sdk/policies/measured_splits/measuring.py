@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from statistics import NormalDist, mean, median
+from statistics import mean, median
 from typing import TypeVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.packing import BITS, Activations, can_travel, packet_bytes
 from device_sdk.offload.quantisation import MAX_BITS, dequantise, quantise
 from device_sdk.offload.tail import TailClient
+from device_sdk.policies.deciding.thresholds import Promise
 from device_sdk.policies.scores import Score, Targets
 from device_sdk.policies.splitting.path_splits import Handling, JpegCoding, SplitCost, TimedCall, fit_calls
 from device_sdk.runtimes.port import Array
@@ -84,6 +85,7 @@ _BATCH = 50
 _KEPT_BYTES = 64_000_000  # of features behind one head
 _MEASURED = 64  # samples for the error of what crosses
 _CAUTION = 0.5  # standard errors of a drop
+_ROUNDING = 1e-9  # of a sum of differences
 MOST_OF_A_BYTE = 0.9  # of the time that a byte takes by the probes; real calls may correct it downwards by so much
 
 
@@ -303,25 +305,16 @@ class SplitScore:
 def caution_of(differences: npt.NDArray[np.float64], certainty: float | None, *, turn: int) -> float:
     """The distance that a drop has to keep from its limit, given the ``differences`` of single samples [count].
 
-    Without a certainty half the standard error. With one, the distance from the mean to its bound on new samples: many
-    ways compete, so the ``turn``-th that is measured gets the share 1 / (turn (turn + 1)) of the doubt, and all
-    together never exceed it.
+    Without a certainty half the standard error. With one, the distance from the mean to its bound on new samples: that
+    of the share of samples that are lost (``Promise``), since what is won only makes the drop smaller. Many ways
+    compete, so the ``turn``-th that is measured gets the share 1 / (turn (turn + 1)) of the doubt, and all together
+    never exceed it.
     """
     if certainty is None:
         return _CAUTION * float(np.sqrt((differences**2).sum())) / len(differences)
-    above = bound_above(differences, doubt=(1 - certainty) / (turn * (turn + 1)))
-    return max(0.0, above - float(differences.mean()))
-
-
-def bound_above(differences: npt.NDArray[np.float64], *, doubt: float) -> float:
-    """A bound that the mean difference of paired scores exceeds on new samples with probability ``doubt`` at most.
-
-    ``differences``: of each sample [count], between -1 and 1. One pair that was lost by half, one that was won by half
-    and one that was equal are added, so that it holds for few samples too (Agresti and Min 2005, section 4).
-    """
-    count, total = len(differences) + 2, float(differences.sum())
-    variance = (float((differences**2).sum()) + 1 - total**2 / count) / count**2
-    return total / count + NormalDist().inv_cdf(1 - doubt) * math.sqrt(variance)
+    lost = math.ceil(np.maximum(differences, 0.0).sum() - _ROUNDING)
+    share = Promise(1 - (1 - certainty) / (turn * (turn + 1)), len(differences), lost)
+    return max(0.0, 1 - share.least_accuracy - float(differences.mean()))
 
 
 def _key(cost: SplitCost) -> Hashable:

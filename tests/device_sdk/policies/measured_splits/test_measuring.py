@@ -10,12 +10,13 @@ import pytest
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.packing import Activations, pack, unpack
 from device_sdk.offload.remote_calls import RemoteReply
+from device_sdk.policies.deciding.thresholds import Promise
 from device_sdk.policies.measured_splits.measuring import (
     JpegInputs,
     SplitScore,
     as_received,
-    bound_above,
     call_handling,
+    caution_of,
     codec_handling,
 )
 from device_sdk.policies.scores import score_of
@@ -101,21 +102,20 @@ def test_with_a_certainty_the_caution_leads_to_the_bound_on_new_samples(judge, t
     coarse = replace(costs[0], bits=(1,) * len(costs[0].bits))
     drop, count = plain.drop(coarse), len(tiny_bundle.labels)
     assert careful.drop(coarse) == drop
-    lost = np.arange(count) < round(drop * count)  # of 1.0: every difference is a loss
-    assert careful.caution(coarse) == pytest.approx(bound_above(lost.astype(float), doubt=0.1 / 2) - drop)
+    share = Promise(1 - 0.1 / 2, count, round(drop * count))  # of 1.0: every difference is a loss
+    assert drop + careful.caution(coarse) == pytest.approx(1 - share.least_accuracy)
     fine = replace(costs[0], bits=(8,) * len(costs[0].bits))
     assert careful.drop(fine) == 0.0
-    assert careful.caution(fine) == pytest.approx(bound_above(np.zeros(count), doubt=0.1 / 6))  # the second way
+    assert careful.caution(fine) == pytest.approx(1 - Promise(1 - 0.1 / 6, count, 0).least_accuracy)  # the second way
 
 
-@pytest.mark.parametrize(
-    ("samples", "lost", "won"), [(30, 0.03, 0.0), (100, 0.02, 0.02), (100, 0.08, 0.04), (500, 0.01, 0)]
-)
-def test_the_bound_is_exceeded_as_rarely_as_stated(samples, lost, won):
+@pytest.mark.parametrize("turn", [1, 5])
+@pytest.mark.parametrize(("samples", "lost", "won"), [(30, 0.03, 0.0), (100, 0.035, 0), (100, 0.08, 0.04)])
+def test_the_bound_is_exceeded_as_rarely_as_stated(samples, lost, won, turn):
     random = np.random.default_rng(1)
-    drawn = random.choice([1.0, -1.0, 0.0], size=(2_000, samples), p=[lost, won, 1 - lost - won])
-    exceeded = np.mean([bound_above(one, doubt=0.1) < lost - won for one in drawn])
-    assert exceeded <= 0.1 + 0.02
+    drawn = random.choice([1.0, -1.0, 0.0], size=(400, samples), p=[lost, won, 1 - lost - won])
+    exceeded = np.mean([one.mean() + caution_of(one, 0.9, turn=turn) < lost - won for one in drawn])
+    assert exceeded <= 0.1 / (turn * (turn + 1)) + 0.01
 
 
 def test_a_way_is_measured_once_whatever_its_latency(judge, tiny_bundle, costs, monkeypatch):
