@@ -217,16 +217,12 @@ def _require_memory(members: Sequence[FamilyMember], limit_bytes: int) -> None:
     """Refuse a family whose weights and images alone need more memory, before anything is packaged."""
     weights = [tensor for member in members for tensor in member.job.model.module.state_dict().values()]
     image_bytes = 4 * math.prod(members[0].job.model.input_shape)
-    least_bytes = memory_in_use() + sum(map(_bytes_of, weights)) + (_FITTED + _JUDGED) * image_bytes
+    least_bytes = memory_in_use() + sum(tensor.nbytes for tensor in weights) + (_FITTED + _JUDGED) * image_bytes
     if least_bytes > limit_bytes:
         raise UsageError(
             f"{limit_bytes / 1e9:.2g} GB of memory are too few for a family of {len(members)} members",
             hint=f"it takes at least {math.ceil(least_bytes / 1e8) / 10:g} GB: give --memory-gb, or fewer members",
         )
-
-
-def _bytes_of(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 def _prepared(members: Sequence[FamilyMember]) -> list[FamilyMember]:

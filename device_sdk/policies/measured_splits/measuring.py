@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from statistics import mean, median
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -189,6 +189,14 @@ def _timed_ms(work: Callable[[], object]) -> float:
     return (time.perf_counter() - started) * 1e3
 
 
+class _Loss(NamedTuple):
+    """Loss of a way: its drop in the score, the distance of that from its bound, and by single samples [count]."""
+
+    drop: float
+    caution: float
+    differences: npt.NDArray[np.float64]
+
+
 class SplitScore:
     """Drop in the score by splits on private samples: both parts run here, with tensors between quantised as if sent.
 
@@ -220,8 +228,7 @@ class SplitScore:
         self._targets = score.stand_in(answers) if targets is None else targets
         self.whole = score.of(answers, self._targets)
         self._each = self._by_sample(answers)
-        self._measured: dict[Hashable, tuple[float, float]] = {}  # drop and caution of each way
-        self._differences: dict[Hashable, npt.NDArray[np.float64]] = {}
+        self._measured: dict[Hashable, _Loss] = {}
         self._sent: list[dict[int, float]] | None = None
 
     def drop(self, cost: SplitCost) -> float:
@@ -230,18 +237,20 @@ class SplitScore:
             return 0.0
         if _key(cost) not in self._measured:
             self._measured[_key(cost)] = self._measure(cost)
-        return self._measured[_key(cost)][0]
+        return self._measured[_key(cost)].drop
 
     def caution(self, cost: SplitCost) -> float:
         """The distance from the drop to its bound (``caution_of``); 0 where nothing differs, or was not measured."""
-        return self._measured.get(_key(cost), (0.0, 0.0))[1]
+        found = self._measured.get(_key(cost))
+        return 0.0 if found is None else found.caution
 
     def differences(self, cost: SplitCost) -> npt.NDArray[np.float64]:
         """Scores of single samples: of the whole subnet, minus those of the split [count]. Measures it."""
         self.drop(cost)
-        return self._differences.get(_key(cost), np.zeros(len(self._each)))
+        found = self._measured.get(_key(cost))
+        return np.zeros(len(self._each)) if found is None else found.differences
 
-    def _measure(self, cost: SplitCost) -> tuple[float, float]:
+    def _measure(self, cost: SplitCost) -> _Loss:
         if cost.sends == "jpeg":
             assert self._jpegs is not None, "the input is sent as JPEG only where there are JPEGs"
             answers = self._answers(cost.tail, ((some,) for some in self._jpegs.received(_BATCH)))
@@ -250,9 +259,9 @@ class SplitScore:
             answers = self._answers(cost.tail, sent)
         else:
             answers = np.concatenate([features[-1] for features in self._after(cost.head)])
-        differences = self._differences[_key(cost)] = self._each - self._by_sample(answers)
+        differences = self._each - self._by_sample(answers)
         caution = caution_of(differences, self._certainty, turn=len(self._measured) + 1)
-        return self.whole - self._score.of(answers, self._targets), caution
+        return _Loss(self.whole - self._score.of(answers, self._targets), caution, differences)
 
     def _by_sample(self, answers: Array) -> npt.NDArray[np.float64]:
         """The score of each sample alone: [count]."""
