@@ -16,6 +16,7 @@ from device_sdk.errors import BudgetError, InfeasibleBudgetError
 from device_sdk.execution.paging import PagedEdges, each_edge
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.gathering import AdaptationSettings, Samples, find_prior
+from device_sdk.profiling.latency_belief import PRECISE, LatencyBelief
 from device_sdk.profiling.profile import Profile, measure_subnets
 from device_sdk.profiling.stretches import Timing
 from device_sdk.profiling.timing import Latency, Patience, Ratio
@@ -24,7 +25,7 @@ from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Array
 from device_sdk.search import find_subnets, make_strategy
 from device_sdk.search.evaluation.evaluator import Load, PrefixTreeEvaluator
-from device_sdk.search.ladder import climb, rungs_near
+from device_sdk.search.ladder import climb, largest_first, rungs_near
 from device_sdk.search.nearby import fastest_within, smallest_subnet
 from device_sdk.search.port import Candidate, SearchProblem, SearchResult, by_expected_accuracy
 from device_sdk.supernet.cost import MB, Budget, CostModel
@@ -35,13 +36,11 @@ _MOST_WORKERS = 4  # each needs working memory, and an application wants cores t
 LIMIT_S = 12.0  # of measuring candidates; on a quiet device two seconds suffice
 EQUAL_LATENCY = 1.02  # latencies within 2 % are equal: two sessions of one model differ by that
 SURE, DOUBTFUL = 0.9, 0.02  # probabilities of keeping the budget: taken at once, ruled out
-_PRECISE = 0.006  # relative error of a ratio: sessions of one model differ by as much, however many rounds
+_LEAST_GAIN = 0.0005  # expected accuracy that makes a measurement worth its time
 _ABOUT_AS_LIKELY = 0.1  # of the largest probability
 _REPEATED = 2  # measurements of the full model, back to back and paced in turns
 _AT_ONCE = 3  # candidates measured together, beside the full model
 _MOST_TURNS = 8
-_PREDICTION_ERROR, _PREDICTION_WORTH = 0.06, 3.0  # prior deviation of log(measured / predicted); its observations
-_NO_BIAS_WORTH = 0.2  # observations that a prior mean of 0 counts as
 _MOST_SLOWDOWN = 4.0  # of a busy device; a profile that promises more than this is wrong
 _LEAST_MS = 1e-6
 _NORMAL_95 = 1.96
@@ -75,18 +74,6 @@ class Confirmed:
     slowdown: float
 
 
-@dataclass(frozen=True)
-class _Estimate:
-    """A subnet's latency over the full model's, as a log-normal distribution."""
-
-    ratio: float
-    error: float  # standard deviation of the logarithm
-    measured: bool
-
-    def probability_below(self, limit: float) -> float:
-        return 0.5 * math.erfc((math.log(self.ratio) - math.log(limit)) / (self.error * math.sqrt(2)))
-
-
 class Confirmation:
     """Measures as few candidates as it takes to know the most accurate one that keeps ``budget``.
 
@@ -108,7 +95,7 @@ class Confirmation:
     ) -> None:
         self._original, self._costs, self._measure = original, cost_model, measure
         self._overhead_ms, self._clock, self._limit_s = overhead_ms, clock, limit_s
-        self._ratios: dict[Subnet, Ratio] = {}  # at the budget's percentile, to the full model's median
+        self._belief = LatencyBelief(original, cost_model)  # at the budget's percentile, to the full model's median
         self._spreads: dict[Subnet, float] = {}  # the latency at that percentile over the median
         pairs = [[self._measure([original], as_served)[0] for as_served in (False, True)] for _ in range(_REPEATED)]
         tight_ms = _mean([tight.median_ms for tight, _ in pairs])
@@ -117,22 +104,25 @@ class Confirmation:
         self.slowdown = max(_mean([tight.elapsed_ms or tight.median_ms for tight, _ in pairs]) / quiet_ms, contention)
         self.full_ms = _mean([paced.median_ms for _, paced in pairs]) / contention + overhead_ms
         self._spreads[original] = _mean([paced.at_percentile_ms / paced.median_ms for _, paced in pairs])
-        self._ratios[original] = Ratio(self._spreads[original], _PRECISE)
+        self._belief.observe(original, Ratio(self._spreads[original], PRECISE))
         self.budget = budget.resolved(self.full_ms)
         limit_ms = math.inf if self.budget.latency_ms is None else self.budget.latency_ms
         self._limit = max(EQUAL_LATENCY * limit_ms - overhead_ms, _LEAST_MS) / (self.full_ms - overhead_ms)
 
-    def aim(self, rungs: Sequence[Subnet]) -> Budget:
+    def aim(self, rungs: Sequence[Subnet], largest_first: Sequence[Subnet]) -> Budget:
         """The budget in terms of predictions: corrected by how some ``rungs`` near it measure against theirs.
 
-        The search then proposes subnets that really fit. Without a latency budget, the budget itself.
+        The search then proposes subnets that really fit. The error of a prediction depends on the rendition; the first
+        of ``largest_first`` that fits stands for what the search will propose, as the rung of the largest input is the
+        most accurate. Without a latency budget, the budget itself.
         """
         if self.budget.latency_ms is None or math.isinf(self.budget.latency_ms):
             return self.budget
         self._take_times(rungs[:_AT_ONCE])
-        bias, _ = self._bias()
-        full_ms = self._costs.latency_ms(self._original)
-        aimed_ms = self._limit / EQUAL_LATENCY * full_ms / math.exp(bias)
+        fitting = (one for one in largest_first if self._belief.estimate(one).ratio <= self._limit)
+        reference = next(fitting, [self._original, *largest_first][-1])
+        predicted_ms, measured = self._costs.latency_ms(reference), self._belief.estimate(reference)
+        aimed_ms = self._limit / EQUAL_LATENCY * predicted_ms / measured.ratio
         return msgspec.structs.replace(self.budget, latency_ms=aimed_ms)
 
     def require_chance(self, subnet: Subnet, peak_bytes: int) -> None:
@@ -142,15 +132,15 @@ class Confirmation:
             InfeasibleBudgetError: it has no chance to keep the budget.
         """
         self._take_times([subnet])
-        if self._estimate(subnet).probability_below(self._limit) < DOUBTFUL:
+        if self._belief.estimate(subnet).probability_below(self._limit) < DOUBTFUL:
             raise self._infeasible(subnet, peak_bytes)
 
     def best(self, pool: Iterable[Candidate]) -> Confirmed:
         """The most accurate candidate of ``pool`` that keeps the budget, by expected accuracy.
 
-        1. estimate all; 2. measure the most accurate ones that may keep it; again, until one that surely does has no
-        rival left that is more accurate and may; 3. if that does not happen in time, take the most accurate of those
-        that most probably keep it.
+        1. estimate all; 2. measure the most accurate one that surely keeps it, and those whose measurement may gain
+        most; again, until one that surely does has no rival left that is worth measuring; 3. if that does not happen
+        in time, take the most accurate of those that most probably keep it.
 
         Raises:
             InfeasibleBudgetError: nothing has a chance; names the nearest.
@@ -161,36 +151,40 @@ class Confirmation:
             raise BudgetError("the search was stopped before it had looked at a subnet within the budget")
         deadline_s = self._clock() + self._limit_s
         for _ in range(_MOST_TURNS):
-            unclear = self._unclear(ranked)
+            unclear = self._worth_measuring(ranked)
             if not unclear or self._clock() >= deadline_s:
                 break
             self._take_times([one.subnet for one in unclear[:_AT_ONCE]])
         return self._chosen(ranked)
 
-    def _unclear(self, ranked: Sequence[Candidate]) -> list[Candidate]:
-        """Candidates to measure: those that may keep the budget, down to the first that does."""
-        unclear = []
-        for one in ranked:
-            estimate = self._estimate(one.subnet)
-            probability = estimate.probability_below(self._limit)
-            if probability < DOUBTFUL:
-                continue
-            clear = estimate.measured and (probability >= SURE or estimate.error <= 2 * _PRECISE)
-            if not clear:
-                unclear.append(one)
-            elif probability >= SURE:
-                break
-        return unclear
+    def _worth_measuring(self, ranked: Sequence[Candidate]) -> list[Candidate]:
+        """Candidates to measure, first the most accurate one that surely keeps the budget, unless it was measured.
+
+        Then those more accurate than it whose measurement may gain accuracy, the largest expected gain first: the
+        probability of keeping the budget times the difference in expected accuracy.
+        """
+        estimates = [self._belief.estimate(one.subnet) for one in ranked]
+        chances = [one.probability_below(self._limit) for one in estimates]
+        sure = next((place for place, chance in enumerate(chances) if chance >= SURE), len(ranked))
+        least = ranked[sure].expected_accuracy if sure < len(ranked) else 0.0
+        gains = []
+        for one, estimate, chance in zip(ranked[:sure], estimates, chances, strict=False):
+            gain = chance * (one.expected_accuracy - least)
+            clear = estimate.measured and estimate.error <= 2 * PRECISE
+            if chance >= DOUBTFUL and gain >= _LEAST_GAIN and not clear:
+                gains.append((gain, one))
+        rivals = [one for _, one in sorted(gains, key=lambda entry: -entry[0])]
+        return rivals if sure == len(ranked) or estimates[sure].measured else [ranked[sure], *rivals]
 
     def _chosen(self, ranked: Sequence[Candidate]) -> Confirmed:
-        chances = {one.subnet: self._estimate(one.subnet).probability_below(self._limit) for one in ranked}
+        chances = {one.subnet: self._belief.estimate(one.subnet).probability_below(self._limit) for one in ranked}
         best = max(chances.values())
         if best < DOUBTFUL:
-            nearest = min(ranked, key=lambda one: self._estimate(one.subnet).ratio)
+            nearest = min(ranked, key=lambda one: self._belief.estimate(one.subnet).ratio)
             raise self._infeasible(nearest.subnet, nearest.cost.peak_bytes)
         enough = min(SURE, best - _ABOUT_AS_LIKELY)
         chosen = next(one for one in ranked if chances[one.subnet] >= enough)
-        estimate = self._estimate(chosen.subnet)
+        estimate = self._belief.estimate(chosen.subnet)
         scale_ms = self.full_ms - self._overhead_ms
         low, high = (estimate.ratio * math.exp(sign * _NORMAL_95 * estimate.error) for sign in (-1, 1))
         return Confirmed(
@@ -210,32 +204,12 @@ class Confirmation:
             return
         full, *others = self._measure([self._original, *wanted], True)
         for subnet, latency in zip(wanted, others, strict=True):
-            ratio = latency.ratio or Ratio(latency.median_ms / full.median_ms, 2 * _PRECISE)
+            ratio = latency.ratio or Ratio(latency.median_ms / full.median_ms, 2 * PRECISE)
             self._spreads[subnet] = spread = latency.at_percentile_ms / latency.median_ms
-            new = Ratio(ratio.value * spread, min(max(ratio.relative_error, _PRECISE), 1.0))
-            self._ratios[subnet] = _joined(self._ratios[subnet], new) if subnet in self._ratios else new
-
-    def _estimate(self, subnet: Subnet) -> _Estimate:
-        known = self._ratios.get(subnet)
-        if known is not None:
-            return _Estimate(known.value, known.relative_error, measured=True)
-        bias, error = self._bias()
-        return _Estimate(self._predicted(subnet) * math.exp(bias), error, measured=False)
-
-    def _predicted(self, subnet: Subnet) -> float:
-        return self._costs.latency_ms(subnet) / self._costs.latency_ms(self._original)
-
-    def _bias(self) -> tuple[float, float]:
-        """Mean and deviation of log(measured / predicted) of a subnet that was not measured."""
-        measured = [one for one in self._ratios if one != self._original]
-        logs = np.array([math.log(self._ratios[one].value / self._predicted(one)) for one in measured])
-        worth = _PREDICTION_WORTH + len(logs)
-        bias = float(logs.sum()) / (_NO_BIAS_WORTH + len(logs))
-        variance = (_PREDICTION_WORTH * _PREDICTION_ERROR**2 + float(((logs - bias) ** 2).sum())) / worth
-        return bias, math.sqrt(variance)
+            self._belief.observe(subnet, Ratio(ratio.value * spread, min(max(ratio.relative_error, PRECISE), 1.0)))
 
     def _infeasible(self, nearest: Subnet, peak_bytes: int) -> InfeasibleBudgetError:
-        took_ms = self._estimate(nearest).ratio * (self.full_ms - self._overhead_ms) + self._overhead_ms
+        took_ms = self._belief.estimate(nearest).ratio * (self.full_ms - self._overhead_ms) + self._overhead_ms
         return InfeasibleBudgetError(
             f"no subnet ran in {self.budget.latency_ms:.3g} ms; the fastest candidate took {took_ms:.3g} ms",
             nearest=nearest.block_ids,
@@ -273,13 +247,6 @@ def _pause_s(budget: Budget) -> float:
 def _mean(values: Sequence[float]) -> float:
     """The geometric mean."""
     return math.exp(sum(map(math.log, values)) / len(values))
-
-
-def _joined(first: Ratio, second: Ratio) -> Ratio:
-    """Two measurements of one ratio, weighted by their precision."""
-    weights = [one.relative_error**-2 for one in (first, second)]
-    log = (weights[0] * math.log(first.value) + weights[1] * math.log(second.value)) / sum(weights)
-    return Ratio(math.exp(log), max(sum(weights) ** -0.5, _PRECISE))
 
 
 @dataclass(frozen=True)
@@ -401,7 +368,8 @@ def _search(problem: SearchProblem, strategy: str, confirmation: Confirmation) -
     supernet, costs = problem.supernet, problem.cost_model
     aimed = problem.budget
     if aimed == confirmation.budget:
-        aimed = confirmation.aim(rungs_near(supernet, costs, aimed))
+        near = rungs_near(supernet, costs, aimed)
+        aimed = confirmation.aim(near, largest_first(supernet, near))
     try:
         return find_subnets(make_strategy(strategy), replace(problem, budget=aimed))
     except InfeasibleBudgetError:

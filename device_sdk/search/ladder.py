@@ -50,6 +50,12 @@ def up_to_own_size(column: Sequence[Subnet]) -> Sequence[Subnet]:
     return column[: own + 1]
 
 
+def largest_first(supernet: Supernet, rungs: Sequence[Subnet]) -> list[Subnet]:
+    """``rungs`` by input, the largest first."""
+    own = supernet.cut_points[0].tensors[0].shape[1:]
+    return sorted(rungs, key=lambda rung: -math.prod(rung.input_size or own))
+
+
 def rungs_near(supernet: Supernet, cost_model: CostModel, budget: Budget) -> list[Subnet]:
     """Rungs that may keep ``budget``, the most promising first.
 

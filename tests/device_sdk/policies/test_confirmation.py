@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import random
 
+import msgspec
 import pytest
 
 from device_sdk.errors import BudgetError, InfeasibleBudgetError
@@ -96,9 +97,21 @@ def test_only_candidates_that_may_matter_are_measured():
 def test_the_search_aims_at_what_really_fits():
     slower_than_predicted = costs(b=0.8, c=0.8, d=0.8)
     aimed = confirmation(Device(), Budget(latency_ms=5.0), model=slower_than_predicted)
-    budget = aimed.aim([subnet("b"), subnet("c")])
+    rungs = [subnet("b"), subnet("c")]
+    budget = aimed.aim(rungs, rungs)
     assert budget.latency_ms == pytest.approx(5.0 * 0.8, rel=0.05)
-    assert confirmation(Device(), Budget(memory_mb=1.0)).aim([subnet("b")]) == Budget(memory_mb=1.0)
+    assert confirmation(Device(), Budget(memory_mb=1.0)).aim(rungs, rungs) == Budget(memory_mb=1.0)
+
+
+def test_the_rung_of_the_largest_input_that_fits_corrects_the_aim():
+    """Only its rendition is slower than predicted; a rung over the budget does not count."""
+    aimed = confirmation(Device(), Budget(latency_ms=5.1), model=costs(a=0.5, b=0.8))
+    budget = aimed.aim([subnet("c"), subnet("b"), subnet("a")], [subnet("a"), subnet("b"), subnet("c")])
+    assert budget.latency_ms == pytest.approx(5.1 * 0.8, rel=0.02)
+
+
+def test_without_a_rung_near_the_budget_the_search_aims_at_the_budget():
+    assert confirmation(Device(), Budget(latency_ms=5.0)).aim([], []).latency_ms == pytest.approx(5.0, rel=0.03)
 
 
 def test_between_equal_chances_the_more_accurate_is_taken_never_the_last_one_left():
@@ -109,6 +122,26 @@ def test_between_equal_chances_the_more_accurate_is_taken_never_the_last_one_lef
         assert 0.1 < found.probability <= 1.0
         if found.probability < 0.5:
             assert len(device.measured) > 15, "measured again and again before it was taken"
+
+
+def test_candidates_that_are_all_slower_than_predicted_do_not_use_up_the_measurements():
+    """Twenty near copies are predicted to fit and do not; a slightly less accurate one does, and is taken."""
+    shared, own_ms = Edge("shared"), {f"copy{place}": 1.0 for place in range(20)}
+    model = CostModel({edge: EdgeCost(ms, ms, 10, 10) for edge, ms in {shared: 4.0, Edge("full"): 10.0}.items()})
+    model = msgspec.structs.replace(
+        model,
+        edge_costs={**model.edge_costs, **{Edge(name): EdgeCost(ms, ms, 10, 10) for name, ms in own_ms.items()}}
+        | {Edge("next"): EdgeCost(4.6, 4.6, 10, 10), Edge("small"): EdgeCost(2.0, 2.0, 10, 10)},
+    )
+    copies = [Candidate(Plan(one := Subnet((shared, Edge(name)))), model.cost(one), 0.85) for name in own_ms]
+    others = [
+        Candidate(Plan(one := subnet(name)), model.cost(one), accuracy)
+        for name, accuracy in {"next": 0.84, "small": 0.4}.items()
+    ]
+    device = Device(shared=5.9, next=4.7, small=2.2)
+    found = confirmation(device, Budget(latency_ms=5.1), model=model).best([*copies, *others])
+    assert found.candidate.subnet == subnet("next")
+    assert device.measured.count("shared") <= 9
 
 
 def test_one_that_surely_keeps_the_budget_is_preferred_to_one_that_may():

@@ -42,6 +42,7 @@ import pathweave.sdk.search.Stopped
 import pathweave.sdk.search.climb
 import pathweave.sdk.search.fastestWithin
 import pathweave.sdk.search.findSubnets
+import pathweave.sdk.search.largestFirst
 import pathweave.sdk.search.makeStrategy
 import pathweave.sdk.search.rungsNear
 import pathweave.sdk.search.smallestSubnet
@@ -263,7 +264,8 @@ private class Choosing(
      */
     private fun search(problem: SearchProblem, aims: Boolean): SearchResult {
         fun found(budget: Budget) = findSubnets(makeStrategy(settings.strategy), problem.with(budget = budget))
-        val aimed = if (aims) confirmation.aim(rungsNear(supernet, costs, problem.budget)) else problem.budget
+        val near = rungsNear(supernet, costs, problem.budget)
+        val aimed = if (aims) confirmation.aim(near, largestFirst(supernet, near)) else problem.budget
         return try {
             found(aimed)
         } catch (error: InfeasibleBudgetError) {

@@ -10,13 +10,12 @@ package pathweave.sdk.policies
 
 import kotlin.math.exp
 import kotlin.math.ln
-import kotlin.math.pow
-import kotlin.math.sqrt
 import pathweave.sdk.BudgetError
 import pathweave.sdk.InfeasibleBudgetError
 import pathweave.sdk.execution.Workspace
-import pathweave.sdk.numerics.erfc
 import pathweave.sdk.profiling.Latency
+import pathweave.sdk.profiling.LatencyBelief
+import pathweave.sdk.profiling.PRECISE
 import pathweave.sdk.profiling.Patience
 import pathweave.sdk.profiling.Ratio
 import pathweave.sdk.profiling.Timing
@@ -32,14 +31,11 @@ internal const val EQUAL_LATENCY = 1.02 // latencies within 2 % are equal: two s
 private const val LIMIT_S = 12.0 // of measuring candidates; on a quiet device two seconds suffice
 private const val SURE = 0.9 // probability of keeping the budget: taken at once
 private const val DOUBTFUL = 0.02 // ruled out
-private const val PRECISE = 0.006 // relative error of a ratio: sessions of one model differ by as much
+private const val LEAST_GAIN = 0.0005 // expected accuracy that makes a measurement worth its time
 private const val ABOUT_AS_LIKELY = 0.1 // of the largest probability
 private const val REPEATED = 2 // measurements of the full model, back to back and paced in turns
 private const val AT_ONCE = 3 // candidates measured together, beside the full model
 private const val MOST_TURNS = 8
-private const val PREDICTION_ERROR = 0.06 // prior deviation of log(measured / predicted)
-private const val PREDICTION_WORTH = 3.0 // its observations
-private const val NO_BIAS_WORTH = 0.2 // observations that a prior mean of 0 counts as
 private const val MOST_SLOWDOWN = 4.0 // of a busy device; a profile that promises more than this is wrong
 private const val LEAST_MS = 1e-6
 internal const val NORMAL_95 = 1.96
@@ -72,12 +68,6 @@ internal class Confirmed(
     val slowdown: Double,
 )
 
-/** A subnet's latency over the full model's, as a log-normal distribution; [error]: deviation of its logarithm. */
-private class Estimate(val ratio: Double, val error: Double, val measured: Boolean) {
-    fun probabilityBelow(limit: Double) =
-        if (limit.isInfinite()) 1.0 else 0.5 * erfc((ln(ratio) - ln(limit)) / (error * sqrt(2.0)))
-}
-
 /**
  * Measures as few candidates as it takes to know the most accurate one that keeps [wanted].
  *
@@ -95,7 +85,7 @@ internal class Confirmation(
     private val limitS: Double = LIMIT_S,
     private val onTurn: (Int) -> Unit = {},
 ) {
-    private val ratios = LinkedHashMap<Subnet, Ratio>() // at the budget's percentile, to the full model's median
+    private val belief = LatencyBelief(original, costs) // at the budget's percentile, to the full model's median
     private val spreads = HashMap<Subnet, Double>() // the latency at that percentile over the median
     private val limit: Double
 
@@ -112,7 +102,7 @@ internal class Confirmation(
         slowdown = maxOf(mean(pairs.map { it[0].elapsedMs ?: it[0].medianMs }) / quietMs, contention)
         fullMs = mean(pairs.map { it[1].medianMs }) / contention + overheadMs
         spreads[original] = mean(pairs.map { it[1].atPercentileMs / it[1].medianMs })
-        ratios[original] = Ratio(spreads.getValue(original), PRECISE)
+        belief.observe(original, Ratio(spreads.getValue(original), PRECISE))
         budget = wanted.resolved(fullMs)
         val limitMs = budget.latencyMs ?: Double.POSITIVE_INFINITY
         limit = maxOf(EQUAL_LATENCY * limitMs - overheadMs, LEAST_MS) / (fullMs - overheadMs)
@@ -121,12 +111,16 @@ internal class Confirmation(
     /**
      * The budget in terms of predictions: corrected by how some [rungs] near it measure against theirs.
      *
-     * The search then proposes what really fits. Without a latency budget, the budget itself.
+     * The search then proposes what really fits. The error of a prediction depends on the rendition; the first of
+     * [largestFirst] that fits stands for what the search will propose, as the rung of the largest input is the most
+     * accurate. Without a latency budget, the budget itself.
      */
-    fun aim(rungs: List<Subnet>): Budget {
+    fun aim(rungs: List<Subnet>, largestFirst: List<Subnet>): Budget {
         if (budget.latencyMs == null || budget.latencyMs.isInfinite()) return budget
         takeTimes(rungs.take(AT_ONCE))
-        val aimedMs = limit / EQUAL_LATENCY * costs.latencyMs(original) / exp(bias().first)
+        val fitting = largestFirst.firstOrNull { belief.estimate(it).ratio <= limit }
+        val reference = fitting ?: (listOf(original) + largestFirst).last()
+        val aimedMs = limit / EQUAL_LATENCY * costs.latencyMs(reference) / belief.estimate(reference).ratio
         return budget.copy(latencyMs = aimedMs)
     }
 
@@ -137,15 +131,15 @@ internal class Confirmation(
      */
     fun requireChance(subnet: Subnet, peakBytes: Long) {
         takeTimes(listOf(subnet))
-        if (estimate(subnet).probabilityBelow(limit) < DOUBTFUL) throw infeasible(subnet, peakBytes)
+        if (belief.estimate(subnet).probabilityBelow(limit) < DOUBTFUL) throw infeasible(subnet, peakBytes)
     }
 
     /**
      * The most accurate candidate of [pool] that keeps the budget, by expected accuracy.
      *
-     * 1. estimate all; 2. measure the most accurate ones that may keep it; again, until one that surely does has no rival
-     * left that is more accurate and may; 3. if that does not happen in time, take the most accurate of those that most
-     * probably keep it.
+     * 1. estimate all; 2. measure the most accurate one that surely keeps it, and those whose measurement may gain most;
+     * again, until one that surely does has no rival left that is worth measuring; 3. if that does not happen in time,
+     * take the most accurate of those that most probably keep it.
      *
      * @throws InfeasibleBudgetError nothing has a chance; names the nearest.
      * @throws BudgetError there are no candidates.
@@ -158,36 +152,42 @@ internal class Confirmation(
         val deadlineS = clock() + limitS
         for (turn in 0 until MOST_TURNS) {
             onTurn(turn)
-            val unclear = unclear(ranked)
+            val unclear = worthMeasuring(ranked)
             if (unclear.isEmpty() || clock() >= deadlineS) break
             takeTimes(unclear.take(AT_ONCE).map { it.subnet })
         }
         return chosen(ranked)
     }
 
-    /** Candidates to measure: those that may keep the budget, down to the first that does. */
-    private fun unclear(ranked: List<Candidate>): List<Candidate> {
-        val unclear = mutableListOf<Candidate>()
-        for (one in ranked) {
-            val estimate = estimate(one.subnet)
-            val probability = estimate.probabilityBelow(limit)
-            if (probability < DOUBTFUL) continue
-            val clear = estimate.measured && (probability >= SURE || estimate.error <= 2 * PRECISE)
-            if (!clear) unclear += one else if (probability >= SURE) break
-        }
-        return unclear
+    /**
+     * Candidates to measure, first the most accurate one that surely keeps the budget, unless it was measured.
+     *
+     * Then those more accurate than it whose measurement may gain accuracy, the largest expected gain first: the
+     * probability of keeping the budget times the difference in expected accuracy.
+     */
+    private fun worthMeasuring(ranked: List<Candidate>): List<Candidate> {
+        val estimates = ranked.map { belief.estimate(it.subnet) }
+        val chances = estimates.map { it.probabilityBelow(limit) }
+        val sure = chances.indexOfFirst { it >= SURE }.takeIf { it >= 0 }
+        val least = sure?.let { ranked[it].expectedAccuracy } ?: 0.0
+        val rivals = (0 until (sure ?: ranked.size)).mapNotNull { place ->
+            val gain = chances[place] * (ranked[place].expectedAccuracy - least)
+            val clear = estimates[place].measured && estimates[place].error <= 2 * PRECISE
+            if (chances[place] >= DOUBTFUL && gain >= LEAST_GAIN && !clear) gain to ranked[place] else null
+        }.sortedBy { (gain, _) -> -gain }.map { (_, one) -> one }
+        return if (sure == null || estimates[sure].measured) rivals else listOf(ranked[sure]) + rivals
     }
 
     private fun chosen(ranked: List<Candidate>): Confirmed {
-        val chances = ranked.map { estimate(it.subnet).probabilityBelow(limit) }
+        val chances = ranked.map { belief.estimate(it.subnet).probabilityBelow(limit) }
         if (chances.max() < DOUBTFUL) {
-            val nearest = ranked.minBy { estimate(it.subnet).ratio }
+            val nearest = ranked.minBy { belief.estimate(it.subnet).ratio }
             throw infeasible(nearest.subnet, nearest.cost.peakBytes)
         }
         val enough = minOf(SURE, chances.max() - ABOUT_AS_LIKELY)
         val place = chances.indexOfFirst { it >= enough }
         val chosen = ranked[place]
-        val estimate = estimate(chosen.subnet)
+        val estimate = belief.estimate(chosen.subnet)
         val scaleMs = fullMs - overheadMs
         fun ms(ratio: Double) = scaleMs * ratio + overheadMs
         val factor = exp(NORMAL_95 * estimate.error)
@@ -211,31 +211,12 @@ internal class Confirmation(
             val ratio = latency.ratio ?: Ratio(latency.medianMs / latencies[0].medianMs, 2 * PRECISE)
             val spread = latency.atPercentileMs / latency.medianMs
             spreads[subnet] = spread
-            val new = Ratio(ratio.value * spread, ratio.relativeError.coerceIn(PRECISE, 1.0))
-            ratios[subnet] = ratios[subnet]?.let { joined(it, new) } ?: new
+            belief.observe(subnet, Ratio(ratio.value * spread, ratio.relativeError.coerceIn(PRECISE, 1.0)))
         }
     }
 
-    private fun estimate(subnet: Subnet): Estimate {
-        val known = ratios[subnet]
-        if (known != null) return Estimate(known.value, known.relativeError, measured = true)
-        val (bias, error) = bias()
-        return Estimate(predicted(subnet) * exp(bias), error, measured = false)
-    }
-
-    private fun predicted(subnet: Subnet) = costs.latencyMs(subnet) / costs.latencyMs(original)
-
-    /** Mean and deviation of log(measured / predicted) of a subnet that was not measured. */
-    private fun bias(): Pair<Double, Double> {
-        val logs = ratios.filterKeys { it != original }.map { (subnet, ratio) -> ln(ratio.value / predicted(subnet)) }
-        val bias = logs.sum() / (NO_BIAS_WORTH + logs.size)
-        val squares = logs.sumOf { (it - bias) * (it - bias) }
-        val variance = (PREDICTION_WORTH * PREDICTION_ERROR.pow(2) + squares) / (PREDICTION_WORTH + logs.size)
-        return bias to sqrt(variance)
-    }
-
     private fun infeasible(nearest: Subnet, peakBytes: Long): InfeasibleBudgetError {
-        val tookMs = estimate(nearest).ratio * (fullMs - overheadMs) + overheadMs
+        val tookMs = belief.estimate(nearest).ratio * (fullMs - overheadMs) + overheadMs
         val limitMs = digits(budget.latencyMs ?: Double.POSITIVE_INFINITY)
         return InfeasibleBudgetError(
             "no subnet ran in $limitMs ms; the fastest candidate took ${digits(tookMs)} ms",
@@ -267,10 +248,3 @@ private fun pauseS(budget: Budget): Double {
 }
 
 private fun mean(values: List<Double>) = exp(values.sumOf(::ln) / values.size)
-
-/** Two measurements of one ratio, weighted by their precision. */
-private fun joined(first: Ratio, second: Ratio): Ratio {
-    val weights = listOf(first, second).map { it.relativeError.pow(-2) }
-    val log = (weights[0] * ln(first.value) + weights[1] * ln(second.value)) / weights.sum()
-    return Ratio(exp(log), maxOf(weights.sum().pow(-0.5), PRECISE))
-}

@@ -4,6 +4,7 @@ package pathweave.sdk.search
 import kotlin.math.sqrt
 import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.CostModel
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
 
@@ -18,9 +19,7 @@ private const val SURELY = 3.0 // standard errors by which a rung is less accura
  * A block that lacks a rendition runs in its first one.
  */
 public fun ladder(supernet: Supernet): List<List<Subnet>> {
-    val own = supernet.cutPoints[0].tensors[0].shape.drop(1).fold(1, Int::times)
-    val atSizes = supernet.sizes.sortedBy { it?.let { size -> size.height * size.width } ?: own }
-        .map(supernet::originalsAt)
+    val atSizes = supernet.sizes.sortedBy { pixels(supernet, it) }.map(supernet::originalsAt)
     val others = supernet.edges.map { it.rendition }.distinct().sorted()
     val seen = HashSet<Subnet>()
     return supernet.originals.withIndex().flatMap { (member, original) ->
@@ -37,6 +36,13 @@ internal fun upToOwnSize(column: List<Subnet>): List<Subnet> {
     val own = column.indexOfFirst { it.inputSize == null }
     return if (own < 0) column else column.take(own + 1)
 }
+
+private fun pixels(supernet: Supernet, size: ImageSize?): Int =
+    size?.let { it.height * it.width } ?: supernet.cutPoints[0].tensors[0].shape.drop(1).fold(1, Int::times)
+
+/** [rungs] by input, the largest first. */
+internal fun largestFirst(supernet: Supernet, rungs: List<Subnet>): List<Subnet> =
+    rungs.sortedBy { -pixels(supernet, it.inputSize) }
 
 /**
  * Rungs that may keep [budget], the most promising first.
