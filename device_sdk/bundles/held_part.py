@@ -28,7 +28,8 @@ class HeldPart:
     def of_plan(cls, supernet: Supernet, plan: Plan, exits: Iterable[str] = ()) -> HeldPart:
         """The blocks and exits that ``plan`` runs on a device, and ``exits``."""
         names = dict.fromkeys((*(choice.exit for choice in plan.exits), *exits))
-        return cls(tuple(names), frozenset(edge.at(()) for edge in supernet.edges_here(plan)))
+        edges = (*supernet.edges_here(plan), *supernet.second_edges(plan))
+        return cls(tuple(names), frozenset(edge.at(()) for edge in edges))
 
     @property
     def is_whole(self) -> bool:

@@ -103,13 +103,15 @@ def print_found(found: Found, *, explain: bool) -> None:
 def _lines(found: Found) -> Iterator[str]:
     choice, measured = found.choice, found.measured
     yield f"{choice.kind}: {choice.plan.subnet}"
+    if choice.plan.second is not None:
+        yield f"hard samples ({choice.cost.share_second:.0%}) are answered by {choice.plan.second}"
     if found.hybrid is not None:
         yield from _hybrid_lines(found.hybrid)
     yield from told_of_exits(choice)
     if choice.plan.class_prior is not None:
         yield "answers are corrected by the mix of classes of these images (--no-prior: not)"
     if measured is not None:
-        yield from _latency_lines(measured, found.goal.latency_ms)
+        yield from _latency_lines(measured, found.goal.latency_ms, alone=_alone(choice))
     if found.held_out is not None:
         accuracy, mean_ms = _cells(found.held_out)[:2]
         full = "" if found.full_accuracy is None else f" (full model {found.full_accuracy:.1%})"
@@ -128,12 +130,16 @@ def _lines(found: Found) -> Iterator[str]:
     yield from (f"note: {note}" for note in found.notes)
 
 
-def _latency_lines(measured: Measured, limit_ms: float | None) -> Iterator[str]:
+def _alone(choice: Choice) -> str:
+    return "without exits" if choice.plan.second is None else "by the first path alone"
+
+
+def _latency_lines(measured: Measured, limit_ms: float | None, *, alone: str) -> Iterator[str]:
     """The measured latency, its certainty, and what it leaves out."""
     preparing = f"preparing an image takes another {measured.prepare_ms:.3f} ms"
     share = f"{measured.ratio:.0%} of the full model's {measured.full_ms:.3f} ms"
     if measured.without_exits_ms is not None:
-        yield f"latency: {measured.latency_ms:.3f} ms on average, {measured.without_exits_ms:.3f} ms without exits;"
+        yield f"latency: {measured.latency_ms:.3f} ms on average, {measured.without_exits_ms:.3f} ms {alone};"
         yield f"  {share}; {preparing}"
         return
     low_ms, high_ms = measured.interval_ms

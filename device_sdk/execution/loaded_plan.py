@@ -10,12 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.data.inputs import resize_prepared
 from device_sdk.errors import UsageError
 from device_sdk.execution.loaded_segments import LoadedSegments
 from device_sdk.execution.outcome import (
     AFTER_FAILURE,
     AT_END,
     AT_SERVER,
+    BY_SECOND,
     UNANSWERED,
     Answers,
     KeptActivations,
@@ -28,8 +30,12 @@ from device_sdk.execution.stepped_plan import SteppedPlan
 from device_sdk.runtimes.onnx_runtime import give_back_freed_memory
 from device_sdk.runtimes.port import Array, Runtime, StopSignal
 from device_sdk.supernet.cost import EdgeCost
+from device_sdk.supernet.deciders.port import hard as is_hard
 from device_sdk.supernet.deciders.port import leaving
-from device_sdk.supernet.plan import Edge, Plan
+from device_sdk.supernet.plan import Cascade, Edge, Plan
+
+AtSize = Callable[[npt.NDArray[np.int64], tuple[int, ...]], Array]
+"""Prepares some samples of a batch, by their positions, at another input size: [count, *input]."""
 
 RunTail = Callable[[Sequence[Array]], Array | None]
 """Runs the tensors at the split to the end elsewhere: logits [batch, classes], or None if that failed."""
@@ -79,9 +85,12 @@ class LoadedPlan:
         found = segments(bundle.supernet, plan)
         self._loaded = self._load(found)
         pairs = list(zip(found, self._loaded.stretches, strict=True))
-        self._segments = [pair for pair in pairs if not pair[0].fallback]
+        self._segments = [pair for pair in pairs if not (pair[0].fallback or pair[0].second)]
+        self._cascade = plan.hard if isinstance(plan.hard, Cascade) else None
+        self._second = next((stretch for segment, stretch in pairs if segment.second), None)
         self._fallback = plan.split.fallback if plan.split is not None else "subnet"
         self._branch = next((stretch for segment, stretch in pairs if segment.fallback), None)
+        self._own_size = bundle.supernet.cut_points[0].tensors[0].shape[1:]
         self._output_shape = bundle.supernet.cut_points[-1].tensors[-1].shape
         self._every_step = steps(bundle.supernet, plan)
         self._calls, self._hurry = RunningCalls(), StopSignal()
@@ -115,11 +124,14 @@ class LoadedPlan:
             for loaded in self._every_loaded:
                 loaded.release()
 
-    def run(self, tensor: Array, run_tail: RunTail | None = None, *, asks: bool = False) -> Outcome:
+    def run(
+        self, tensor: Array, run_tail: RunTail | None = None, *, asks: bool = False, at_size: AtSize | None = None
+    ) -> Outcome:
         """Answer a batch [batch, *input]; ``run_tail`` goes on behind the plan's split, if it has one.
 
         ``asks``: exits may send samples to a server. These leave the path there (``Outcome.asking``); without
-        ``asks`` they go on.
+        ``asks`` they go on. ``at_size``: for a cascade whose second path has another input size; without it ``tensor``
+        is resized.
 
         Raises:
             RuntimeFailedError: the runtime failed.
@@ -128,10 +140,13 @@ class LoadedPlan:
         """
         with self._calls:
             [(segment, first), *others] = self._segments
-            if first is None or others or segment.exit is not None or segment.split:
+            if first is None or others or segment.exit is not None or segment.split or self._cascade is not None:
                 answers = Answers(len(tensor))
                 start = Waiting(np.arange(len(tensor)), (tensor,))
-                return answers.outcome(*self._run_from(start, answers, run_tail, asks=asks))
+                outcome = answers.outcome(*self._run_from(start, answers, run_tail, asks=asks))
+                if self._cascade is not None:
+                    self._run_second(self._cascade, tensor, outcome, at_size)
+                return outcome
             output = first.run([tensor])[-1]
             return Outcome(output, np.full(len(output), self._exits + AT_END, dtype=np.int64))
 
@@ -198,6 +213,29 @@ class LoadedPlan:
             else:
                 self._fall_back(answers, rest, latest, aside)
         return kept, tuple(asking)
+
+    def _run_second(self, cascade: Cascade, tensor: Array, outcome: Outcome, at_size: AtSize | None) -> None:
+        """Have the second path answer the samples of ``outcome`` that reached the end of the first and are hard."""
+        assert self._second is not None
+        reached = np.flatnonzero(outcome.answered_by == self._exits + AT_END)
+        if not len(reached) or self._hurry.is_set:
+            return
+        hard = reached[is_hard(cascade.decider, outcome.output[reached])]
+        if not len(hard):
+            return
+        if cascade.position:
+            assert outcome.kept is not None
+            inputs = outcome.kept.of(hard)
+        elif cascade.subnet.input_size == self.input_size:
+            inputs = (tensor[hard],)
+        elif at_size is not None:
+            inputs = (at_size(hard, cascade.subnet.input_size),)
+        else:
+            inputs = (resize_prepared(tensor[hard], cascade.subnet.input_size or self._own_size),)
+        outputs = self._second.run_until(inputs, self._hurry)
+        if outputs is not None:
+            outcome.output[hard] = outputs[-1]
+            outcome.answered_by[hard] = self._exits + BY_SECOND
 
     def _fall_back(
         self,

@@ -12,6 +12,7 @@ from device_sdk.runtimes.port import Array
 AT_END = 0  # the end of the subnet, here
 AT_SERVER = 1  # the end of the subnet, at the server
 AFTER_FAILURE = 2  # the split's fallback, here, since the server did not answer
+BY_SECOND = 4  # the end of a cascade's second path
 UNANSWERED = 3  # nothing: the split's server did not answer, and the plan abstains without it
 
 
@@ -47,10 +48,10 @@ class Outcome:
     """Answers of a plan to a batch.
 
     ``output``: logits [batch, classes]; ``answered_by`` [batch]: the position in the plan's exits of the one that
-    answered; their number plus ``AT_END``, ``AT_SERVER`` or ``AFTER_FAILURE`` where it was no exit, ``UNANSWERED``
-    where there is no answer: then the logits are not numbers. ``kept``: None where the plan sends no activations of
-    hard samples. ``asking``: the samples that left the path at an exit for a server, a group for each exit; until it
-    answers, the exit's answer stands for them.
+    answered; their number plus ``AT_END``, ``AT_SERVER``, ``AFTER_FAILURE`` or ``BY_SECOND`` where it was no exit,
+    ``UNANSWERED`` where there is no answer: then the logits are not numbers. ``kept``: activations of hard samples
+    that may be sent, or that a second path goes on with; None in other plans. ``asking``: the samples that left the
+    path at an exit for a server, a group for each exit; until it answers, the exit's answer stands for them.
     """
 
     output: Array

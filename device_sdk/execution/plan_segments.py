@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from device_sdk.supernet.plan import Ask, Edge, ExitChoice, Plan
+from device_sdk.supernet.plan import Ask, Cascade, Edge, ExitChoice, Plan
 from device_sdk.supernet.supernet import Supernet
 
 
@@ -15,7 +15,8 @@ class PlanSegment:
 
     ``split``: the path may go on at a server. ``kept``: the activations may be sent for samples that turn out to be
     hard. ``aside``: the activations go to the fallback's branch when the server does not answer; ``fallback``: it is
-    that branch. Without edges it is the exit's branch alone, or nothing.
+    that branch. ``second``: the rest of a cascade's second path. Without edges it is the exit's branch alone, or
+    nothing.
     """
 
     edges: tuple[Edge, ...]
@@ -24,6 +25,7 @@ class PlanSegment:
     kept: bool = False
     aside: bool = False
     fallback: bool = False
+    second: bool = False
 
     @property
     def runs(self) -> bool:
@@ -36,12 +38,16 @@ def segments(supernet: Supernet, plan: Plan) -> list[PlanSegment]:
 
     Exits at which no sample leaves by its confidence are left out (``steps`` has them). Behind an exit that answers
     everything, with a threshold of 0, nothing follows. Behind a split with another fallback than the subnet, the branch
-    of an exit may follow that is otherwise left out: it takes the activations set aside for it.
+    of an exit may follow that is otherwise left out: it takes the activations set aside for it. The rest of a cascade's
+    second path comes last: it takes the activations kept where it leaves the first, or the input.
     """
     split = plan.split.position if plan.split is not None else None
     kept = plan.hard.sends if isinstance(plan.hard, Ask) and plan.hard.sends != "input" else None
     taken = [choice for choice in plan.exits if choice.decides]
     found = [PlanSegment((), None, split=True)] if split == 0 else []
+    if isinstance(plan.hard, Cascade):
+        second = PlanSegment(supernet.second_edges(plan), None, second=True)
+        return [*_divided(supernet, plan, taken, kept=plan.hard.position or None), second]
     last = fallback_branch(plan)
     if last is None:
         return found + _divided(supernet, plan, taken, split=split, kept=kept)

@@ -21,7 +21,7 @@ from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.costs.answers import answer_everywhere
 from device_sdk.policies.evidence_gathering import collect
-from device_sdk.policies.exits.placed_exits import measured_with_exits, without_timed_exits
+from device_sdk.policies.exits.placed_exits import measured_in_turns, without_timed_exits
 from device_sdk.policies.found import Found, Measured
 from device_sdk.policies.gathering import AdaptationSettings, Samples, accuracy_interval, gather, prepare_ms
 from device_sdk.policies.planning.choice import Choice, Option
@@ -207,11 +207,19 @@ def _planned(
     timed_exits = "exits" in kinds
     planner = answered.planner(kinds, max_drop=goal.max_drop, timed_exits=timed_exits)
     choice = planner.best(requirement, network, here.power)
-    notes, timed = here.servers.notes, _timed_exits(workspace, choice, samples.inputs) if confirm else None
-    if timed is not None and _fails(timed, resolved):
-        notes = (*notes, f"exits are left out: with them calls took {timed[0]:.3g} ms, without {timed[1]:.3g} ms")
-        planner, timed = answered.planner([kind for kind in kinds if kind != "exits"], timed_exits=timed_exits), None
+    notes, timed = here.servers.notes, _timed_ways(workspace, choice, samples.inputs) if confirm else None
+    again = _CHOSEN_AGAIN
+    while timed is not None and _fails(timed, resolved, choice.plan):
+        again -= 1
+        if again and choice.plan.second is not None and requirement.latency_ms is not None:
+            requirement = _stricter(requirement, timed[0])
+        else:
+            left_out, named = ("exits", "exits are") if choice.plan.second is None else ("cascade", "cascades are")
+            notes = (*notes, f"{named} left out: with them calls took {timed[0]:.3g} ms, without {timed[1]:.3g} ms")
+            kinds = [kind for kind in kinds if kind != left_out]
+            planner = answered.planner(kinds, timed_exits=timed_exits)
         choice = planner.best(requirement, network, here.power)
+        timed = _timed_ways(workspace, choice, samples.inputs)
     if found is not None and goal.is_budget and choice.kind == "subnet":
         rivals = [one for kind, one in choice.by_kind.items() if kind != "subnet" and not one.misses]
         try:
@@ -225,14 +233,14 @@ def _planned(
             rival = None
         if rival is not None:
             choice = replace(choice, plan=planner.finished(rival.plan, requirement), cost=rival.cost)
-            timed = _timed_exits(workspace, choice, samples.inputs)
-        if plain is not None and (rival is None or (timed is not None and _fails(timed, resolved))):
+            timed = _timed_ways(workspace, choice, samples.inputs)
+        if plain is not None and (rival is None or (timed is not None and _fails(timed, resolved, choice.plan))):
             by_kind = {**choice.by_kind, **plain.by_kind}
             chosen = replace(plain.choice, by_kind=by_kind, considered=choice.considered)
             return replace(plain, choice=chosen, notes=notes)
     measured = None
     if timed is not None:
-        measured = _mean(timed, full_ms, prepare_ms(samples.inputs, choice.plan.subnet))
+        measured = _mean(timed, full_ms, prepare_ms(samples.inputs, choice.plan.input_size))
     elif found is not None and choice.kind == "subnet":
         choice, measured = _fitting(choice, planner, requirement, found, here, samples.inputs)
     full_cost = None
@@ -274,12 +282,18 @@ def _fitting(
         except InfeasibleBudgetError as error:
             if not again or requirement.latency_ms is None:
                 raise
-            stricter_ms = requirement.latency_ms * min(requirement.latency_ms / error.nearest_latency_ms, _STRICTER)
-            requirement = msgspec.structs.replace(requirement, latency_ms=stricter_ms)
+            requirement = _stricter(requirement, error.nearest_latency_ms)
             choice = planner.best(requirement, here.servers.network, here.power)
             if choice.kind != "subnet":
                 return choice, None
     raise AssertionError("the last attempt returns or raises")
+
+
+def _stricter(requirement: Requirement, took_ms: float) -> Requirement:
+    """``requirement`` with a lower latency limit, since a plan that was predicted to keep it took longer."""
+    assert requirement.latency_ms is not None
+    stricter_ms = requirement.latency_ms * min(requirement.latency_ms / took_ms, _STRICTER)
+    return msgspec.structs.replace(requirement, latency_ms=stricter_ms)
 
 
 def _front(planner: PromisedPlans, requirement: Requirement, here: Here) -> PlanFront:
@@ -299,18 +313,22 @@ def _accuracy(one: Option) -> float:
     return one.cost.accuracy or 0.0
 
 
-def _fails(timed: Sequence[float], goal: Goal) -> bool:
-    """True if exits save no time, or the mean with them is above the goal's latency."""
+def _fails(timed: Sequence[float], goal: Goal, plan: Plan) -> bool:
+    """True if exits save no time, or the mean with them, or with a second path, is above the goal's latency."""
     limit_ms = math.inf if goal.latency_ms is None else goal.latency_ms
-    return timed[0] >= timed[1] or timed[0] > EQUAL_LATENCY * limit_ms
+    return (plan.second is None and timed[0] >= timed[1]) or timed[0] > EQUAL_LATENCY * limit_ms
 
 
-def _timed_exits(workspace: Workspace, choice: Choice, inputs: Inputs) -> list[float] | None:
-    """Mean latency with the exits that samples leave by and without, in turns; None for plans without any."""
+def _timed_ways(workspace: Workspace, choice: Choice, inputs: Inputs) -> list[float] | None:
+    """Mean latency of a plan with exits that samples leave by, or a cascade, and of its subnet alone, in turns.
+
+    None for plans whose samples all take one way, or go to a server.
+    """
     plan = without_timed_exits(choice.plan)
-    if not plan.exits or plan.split is not None or plan.asks_early:
+    one_way = not plan.exits and plan.second is None
+    if one_way or plan.split is not None or plan.asks_early:
         return None
-    return measured_with_exits(workspace, plan, inputs)
+    return measured_in_turns(workspace, plan, inputs)
 
 
 def shortlist(
@@ -347,7 +365,7 @@ def _measured(confirmed: Confirmed, inputs: Inputs) -> Measured:
         within_budget_probability=confirmed.probability,
         full_ms=confirmed.full_ms,
         slowdown=confirmed.slowdown,
-        prepare_ms=prepare_ms(inputs, confirmed.candidate.subnet),
+        prepare_ms=prepare_ms(inputs, confirmed.candidate.subnet.input_size),
     )
 
 

@@ -14,12 +14,13 @@ from device_sdk.policies.costs.answers import Answers, answer_everywhere, answer
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.costs.expected_cost import expected_cost
 from device_sdk.policies.exits.placed_exits import DROPS, exit_choices, exit_sets, with_further_exits
-from device_sdk.policies.gathering import Samples
+from device_sdk.policies.gathering import Samples, prepare_ms
 from device_sdk.policies.measured_splits.measuring import Received, answers_in_few_bits, few_bits_ms
 from device_sdk.policies.planning.planner import Planner, PromisedPlans
 from device_sdk.policies.planning.proposers import that_need
 from device_sdk.policies.planning.server_evidence import Servers
 from device_sdk.progress import Progress
+from device_sdk.search.additive import margin_scale
 from device_sdk.supernet.cost import CostModel, PlanCost, Power
 from device_sdk.supernet.goal import Requirement
 from device_sdk.supernet.plan import Plan, Subnet
@@ -84,12 +85,12 @@ class Collected:
         """The cost of ``plan`` on the samples that did not choose; None without any."""
         if not len(self.samples.held):
             return None
-        held = self.evidence.part(self.samples.held)
+        held = replace(self.evidence.part(self.samples.held), margin_scale=0.0)
         return expected_cost(self.workspace.supernet, plan, held, self.costs, network, power)
 
     def accuracy(self, subnet: Subnet) -> float:
         """The accuracy of a subnet that answers everything, on the samples that choose."""
-        return float(self.evidence.right(self.evidence.ends[subnet])[self.samples.kept].mean())
+        return float(self.evidence.credit(self.evidence.ends[subnet])[self.samples.kept].mean())
 
 
 def collect(
@@ -123,7 +124,12 @@ def collect(
         own_size = [subnet for subnet in affordable if not subnet.input_size]
         for subnet in _affordable(own_size, _FEW_BITS_S, lambda one: count * few_bits_ms(supernet, one, costs) / 1e3):
             received |= answers_in_few_bits(workspace, subnet, samples.inputs)
-    evidence = replace(_joined(labels, answers, servers), views=views, received=received)
+    sizes = dict.fromkeys(subnet.input_size for subnet in affordable) if "cascade" in kinds else {}
+    preparing_ms = {size: prepare_ms(samples.inputs, size) for size in sizes}
+    evidence = replace(_joined(labels, answers, servers), views=views, received=received, prepare_ms=preparing_ms)
+    if "cascade" in kinds:  # many pairs of paths are tried: right and wrong answers alone would favour lucky ones
+        scale = margin_scale(evidence.margins(evidence.ends[affordable[0]]), len(samples.kept))
+        evidence = replace(evidence, margin_scale=scale)
     return Collected(workspace, costs, affordable, answers, evidence, samples, servers)
 
 

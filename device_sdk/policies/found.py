@@ -25,7 +25,8 @@ class Measured:
     ``median_ms``: at the median. ``within_budget_probability``: that it keeps the latency limit. ``full_ms``: of the
     full model in the same circumstances; under a memory cap without room for both, alone, and in pages if need be.
     ``slowdown``: of the device during the measurement, over quiet. ``prepare_ms``: of preparing one image.
-    ``without_exits_ms``: the mean without the plan's exits, sample by sample in turns with it.
+    ``without_exits_ms``: the mean of its subnet alone, sample by sample in turns with it, where the plan has exits or a
+    second path.
     """
 
     latency_ms: float

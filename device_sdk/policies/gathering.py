@@ -21,7 +21,7 @@ from device_sdk.offload.remote_model import Privacy
 from device_sdk.policies.hybrid.joint_search import JointSettings
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Array
-from device_sdk.supernet.plan import Fallback, Prior, Subnet
+from device_sdk.supernet.plan import Fallback, Prior
 
 Floats = npt.NDArray[np.float64]
 
@@ -277,12 +277,12 @@ def _full_model_logits(workspace: Workspace, inputs: Inputs | Array, *, batch: i
     return np.concatenate(outputs)
 
 
-def prepare_ms(inputs: Inputs, subnet: Subnet) -> float:
-    """Median time of preparing one image for ``subnet``; near 0 for prepared tensors."""
+def prepare_ms(inputs: Inputs, input_size: tuple[int, ...]) -> float:
+    """Median time of preparing one image at an input size; near 0 for prepared tensors."""
     taken_s = []
     for position in range(min(_PREPARED, len(inputs))):
         image, started = inputs.subset(np.array([position])), time.perf_counter()
-        image.take(np.array([0]), subnet.input_size)
+        image.take(np.array([0]), input_size)
         taken_s.append(time.perf_counter() - started)
     return float(np.median(taken_s)) * 1e3
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import get_args
@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from device_sdk.bundles.runnable import golden_inputs
-from device_sdk.execution.loaded_plan import LoadedPlan
+from device_sdk.execution.loaded_plan import AtSize, LoadedPlan
 from device_sdk.execution.workspace import Workspace
 from device_sdk.fragments.composition import Stretch
 from device_sdk.profiling.stretches import FIRST_RUNS, WARMUP, Timing, peak_during
@@ -24,15 +24,18 @@ from device_sdk.supernet.plan import Decider, ExitChoice, Plan, decider_kind
 _HIGHEST_CONFIDENCE = 1.0  # exits with a threshold above it would not be loaded
 
 
-def mean_latencies_ms(plans: Sequence[LoadedPlan], inputs: Array, *, rounds: int = 3) -> list[float]:
+def mean_latencies_ms(
+    plans: Sequence[LoadedPlan], inputs: Array, *, rounds: int = 3, at_size: Callable[[int], AtSize] | None = None
+) -> list[float]:
     """The mean latency of each plan over ``inputs`` [count, *input], one sample at a time, plans interleaved.
 
-    Each sample contributes the median of ``rounds``, since latency differs between samples.
+    Each sample contributes the median of ``rounds``, since latency differs between samples. ``at_size``: of the sample
+    with this number, for cascades; its time counts.
     """
     totals = np.zeros(len(plans))
     for at in range(len(inputs)):
-        sample = inputs[at : at + 1]
-        calls = {str(number): partial(plan.run, sample) for number, plan in enumerate(plans)}
+        sample, resized = inputs[at : at + 1], None if at_size is None else at_size(at)
+        calls = {str(number): partial(plan.run, sample, at_size=resized) for number, plan in enumerate(plans)}
         timed = measure_interleaved(calls, rounds=rounds, warmup=1)
         totals += [timed[str(number)].median_ms for number in range(len(plans))]
     return [float(total) / len(inputs) for total in totals]

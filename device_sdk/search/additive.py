@@ -251,9 +251,18 @@ def smoothed(evaluator: Evaluator, subnets: Sequence[Subnet], samples: slice) ->
     ``1.3 σ n^(-1/3)`` (Azzalini 1981), with σ of the full model's margins and n of all samples. The subnets have been
     evaluated on ``samples``.
     """
-    margins = evaluator.margins(subnets, samples)
-    width = _AZZALINI * _deviation(evaluator.full_model_margins()) * evaluator.sample_count ** (-1 / 3)
-    scale = max(_LOGISTIC * width, float(np.finfo(np.float32).tiny))
+    scale = margin_scale(evaluator.full_model_margins(), evaluator.sample_count)
+    return by_margin(evaluator.margins(subnets, samples), scale)
+
+
+def margin_scale(full_model_margins: Floats, count: int) -> float:
+    """Scale of the logistic function by which answers to ``count`` samples count (see ``smoothed``)."""
+    width = _AZZALINI * _deviation(full_model_margins) * count ** (-1 / 3)
+    return max(_LOGISTIC * width, float(np.finfo(np.float32).tiny))
+
+
+def by_margin(margins: Floats, scale: float) -> Floats:
+    """Chance of a correct answer to a sample like those with these ``margins`` [...]: [...]."""
     chances: Floats = 1 / (1 + np.exp(-np.clip(margins / scale, -_STEEPEST, _STEEPEST)))
     return chances
 

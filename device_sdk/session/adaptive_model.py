@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
@@ -445,7 +446,7 @@ class AdaptiveModel:
         tensor = self._samples.prepare(images, active.plan.subnet.input_size)
         if deadline_ms is not None:
             return self._timed.by_deadline(tensor, deadline_ms, began_s=began_s)
-        return self._answer(active, tensor, images)
+        return self._answer(active, tensor, images, images)
 
     async def acall(self, images: npt.NDArray[np.uint8] | Array | Image.Image) -> Answer:
         """The same for a coroutine: the call runs in a thread; raises as a call does."""
@@ -477,7 +478,7 @@ class AdaptiveModel:
         if deadline_ms is not None:
             tensor = self._samples.tensor(tensor, active.plan.subnet.input_size)
             return self._timed.by_deadline(tensor, deadline_ms, began_s=began_s)
-        return self._answer(active, self._samples.tensor(tensor, active.plan.subnet.input_size), None)
+        return self._answer(active, self._samples.tensor(tensor, active.plan.subnet.input_size), None, tensor)
 
     def stream(self, images: Array | Image.Image) -> Running:
         """Begin an anytime run in a thread of its own: ``with model.stream(image) as run: … run.latest()``.
@@ -491,12 +492,19 @@ class AdaptiveModel:
         """
         return self._timed.start(self._samples.either(images, self._in_use.running().plan.subnet.input_size))
 
-    def _answer(self, active: Active, tensor: Array, images: npt.NDArray[np.uint8] | Image.Image | None) -> Answer:
+    def _answer(
+        self,
+        active: Active,
+        tensor: Array,
+        images: npt.NDArray[np.uint8] | Image.Image | None,
+        given: Array | Image.Image,
+    ) -> Answer:
+        at_size = partial(self._samples.some, given)
         started = time.perf_counter()
         self._pace.note(started)
         while True:
             try:
-                output, source = self._answers.answer(active.plan, active.loaded, tensor, images)
+                output, source = self._answers.answer(active.plan, active.loaded, tensor, images, at_size)
                 break
             except PlanRetired:  # the memory cap sank
                 active = self._in_use.instead_of(active)

@@ -20,7 +20,7 @@ from device_sdk.supernet.plan import Plan
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-SUBNET, SERVER, FALLBACK, ABSTAINED = "subnet", "server", "fallback", "abstained"
+SUBNET, SERVER, FALLBACK, ABSTAINED, CASCADE = "subnet", "server", "fallback", "abstained", "cascade"
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,9 @@ class Answer:
     """The answer to a batch (a single image is a batch of one).
 
     ``output``: logits [batch, classes]; ``source``: where each answer comes from: ``exit <id>``, ``subnet``,
-    ``server``, ``fallback`` (the subnet or an exit in place of a server that did not answer) or ``abstained`` (the plan
-    gives no answer; the logits are the subnet's, or no numbers where nothing was computed); ``latency_ms``: of running
+    ``cascade`` (its second path), ``server``, ``fallback`` (the subnet or an exit in place of a server that did not
+    answer) or ``abstained`` (the plan gives no answer; the logits are the subnet's, or no numbers where nothing was
+    computed); ``latency_ms``: of running
     the plan, without the preparation of raw images; ``plan``: the one that ran.
     """
 

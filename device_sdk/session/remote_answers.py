@@ -13,7 +13,7 @@ import numpy.typing as npt
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.inputs import Inputs
 from device_sdk.errors import UsageError
-from device_sdk.execution.loaded_plan import LoadedPlan
+from device_sdk.execution.loaded_plan import AtSize, LoadedPlan
 from device_sdk.execution.loaded_segments import corrected
 from device_sdk.execution.outcome import AFTER_FAILURE, AT_END, AT_SERVER, Outcome
 from device_sdk.logs.adaptation_log import AdaptationLog, Escalating, Splitting
@@ -26,10 +26,10 @@ from device_sdk.offload.tail import TailClient, runs_tails
 from device_sdk.policies.planning.server_evidence import Servers, ask_servers
 from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array
-from device_sdk.session.answer import ABSTAINED, FALLBACK, SERVER, SUBNET
+from device_sdk.session.answer import ABSTAINED, CASCADE, FALLBACK, SERVER, SUBNET
 from device_sdk.supernet.cost import Uplink
 from device_sdk.supernet.deciders.port import hard as hard_samples
-from device_sdk.supernet.plan import Abstain, AnswerLocally, Ask, Edge, Hard, Plan, RemoteRef, Split
+from device_sdk.supernet.plan import Abstain, AnswerLocally, Ask, Cascade, Edge, Hard, Plan, RemoteRef, Split
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -201,15 +201,16 @@ class RemoteAnswers:
         loaded: LoadedPlan,
         tensor: Array,
         images: npt.NDArray[np.uint8] | Image.Image | None,
+        at_size: AtSize,
     ) -> tuple[Array, tuple[str, ...]]:
         """Run ``plan`` on ``tensor`` [batch, *input]: logits [batch, classes] and the source of each.
 
-        ``images``: the same samples before they were prepared, if known.
+        ``images``: the same samples before they were prepared, if known; ``at_size``: prepares them at another size.
         """
         tail, split, prior = self._tail, plan.split, plan.class_prior
         if split is None or self._split_unfit(split) is not None:
             asks = plan.asks_early and self._is_ready(plan.hard)
-            outcome = loaded.run(tensor, asks=asks)  # past the split, or as its fallback says
+            outcome = loaded.run(tensor, asks=asks, at_size=at_size)  # past the split, or as its fallback says
         elif split.is_whole or tail is None:
             outcome = loaded.run(tensor, lambda _: corrected(self._ask_all(split.server, tensor, images), prior))
         else:
@@ -219,7 +220,7 @@ class RemoteAnswers:
                     self._run_tail(tail, split.position, split.tail, features, split.bits), prior
                 ),
             )
-        if isinstance(plan.hard, AnswerLocally):
+        if isinstance(plan.hard, AnswerLocally | Cascade):  # the plan ran its second path itself
             return outcome.output, tuple(_sources(plan, outcome))
         return self._with_hard(plan, plan.hard, loaded, outcome, tensor, images)
 
@@ -366,9 +367,9 @@ def _unfit(model: RemoteModel | None, server: RemoteRef, *, sends_inputs: bool) 
 
 
 def _sources(plan: Plan, outcome: Outcome) -> list[str]:
-    if not plan.exits and plan.split is None:
+    if not plan.exits and plan.split is None and plan.second is None:
         return [SUBNET] * len(outcome.output)
-    names = [*(f"exit {choice.exit}" for choice in plan.exits), SUBNET, SERVER, FALLBACK, ABSTAINED]
+    names = [*(f"exit {choice.exit}" for choice in plan.exits), SUBNET, SERVER, FALLBACK, ABSTAINED, CASCADE]
     return [names[number] for number in outcome.answered_by]
 
 

@@ -74,6 +74,14 @@ class SampleChecker:
             return self.tensor(images, input_size)
         return self.prepare(images, input_size)
 
+    def some(
+        self, images: Array | Image.Image, positions: npt.NDArray[np.int64], input_size: tuple[int, ...] = ()
+    ) -> Array:
+        """As ``either``, of the samples at ``positions`` alone: [count, *input]."""
+        if isinstance(images, np.ndarray) and images.ndim == 4:
+            return self.either(images[positions], input_size)
+        return self.either(images, input_size)[positions]
+
     def pixels(self, samples: Any) -> Pixels:
         """A batch of raw images, or a sequence of images of any sizes, as arrays [height, width, channels]."""
         return Pixels(self._images(samples))

@@ -21,7 +21,7 @@ from device_sdk.execution.stepped_plan import StepTimes, last_in_time
 from device_sdk.runtimes.port import Array, StopSignal
 from device_sdk.session.answer import ABSTAINED, FALLBACK, SUBNET, Answer, Running
 from device_sdk.supernet.deciders.port import hard as hard_samples
-from device_sdk.supernet.plan import Abstain, AnswerLocally, Plan
+from device_sdk.supernet.plan import Abstain, AnswerLocally, Cascade, Plan
 
 _IDLE_S = 1.0  # after which the thread ends
 
@@ -245,7 +245,7 @@ def _source(plan: Plan, number: int) -> str:
 def _sources(plan: Plan, outcome: Outcome) -> tuple[str, ...]:
     """Source of each answer; hard samples at the end are answered as the plan says without its server."""
     sources = [_source(plan, number) for number in outcome.answered_by]
-    if not isinstance(plan.hard, AnswerLocally):
+    if not isinstance(plan.hard, AnswerLocally | Cascade):  # a cascade ends with its first path here
         mark = ABSTAINED if isinstance(plan.hard, Abstain) else FALLBACK
         at_end = outcome.answered_by == len(plan.exits)
         for position in np.flatnonzero(at_end & hard_samples(plan.hard.decider, outcome.output)):

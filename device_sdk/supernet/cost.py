@@ -44,8 +44,8 @@ class PlanCost(msgspec.Struct, frozen=True, kw_only=True):
     """Expected cost of a plan per sample. ``None`` is unknown, never zero.
 
     ``latency_ms`` is the mean; ``bytes_sent`` too. ``accuracy``: of the samples that get an answer. ``share_early`` of
-    the samples are answered by an exit, ``share_asked`` go to a server because they are hard, ``share_asked_early`` of
-    them from an exit, ``share_abstained`` get no answer.
+    the samples are answered by an exit, ``share_second`` by a cascade's second path, ``share_asked`` go to a server
+    because they are hard, ``share_asked_early`` of them from an exit, ``share_abstained`` get no answer.
     """
 
     accuracy: float | None
@@ -58,6 +58,7 @@ class PlanCost(msgspec.Struct, frozen=True, kw_only=True):
     share_asked: float = 0.0
     share_asked_early: float = 0.0
     share_abstained: float = 0.0
+    share_second: float = 0.0
 
     @property
     def coverage(self) -> float:

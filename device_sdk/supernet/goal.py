@@ -127,11 +127,12 @@ def _latency_ms(cost: PlanCost) -> float:
     return math.inf if cost.latency_ms is None else cost.latency_ms
 
 
-Kind = Literal["subnets", "exits", "abstain", "ask", "split", "hybrid"]
-KINDS: tuple[Kind, ...] = ("subnets", "exits", "abstain", "ask", "split", "hybrid")
+Kind = Literal["subnets", "exits", "cascade", "abstain", "ask", "split", "hybrid"]
+KINDS: tuple[Kind, ...] = ("subnets", "exits", "cascade", "abstain", "ask", "split", "hybrid")
 """What may be considered.
 
-``subnets``: other subnets than the one in use; ``exits``: early exits; ``abstain``: hard samples without an answer;
+``subnets``: other subnets than the one in use; ``exits``: early exits; ``cascade``: hard samples answered by a second,
+more accurate subnet on this device; ``abstain``: hard samples without an answer;
 ``ask``: hard samples sent to a server; ``split``: the rest of the path at a server; ``hybrid``: a subnet here together
 with one at a server.
 """

@@ -193,7 +193,19 @@ class Ask(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="ki
     tail: tuple[Edge, ...] = ()
 
 
-Hard = AnswerLocally | Abstain | Ask
+class Cascade(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="cascade"):
+    """Hard samples are answered by a second path on this device (Viola and Jones 2001; Wang et al. 2022).
+
+    ``subnet``: the second path, at an input size of its own. ``position``: the cut point from which it goes on with the
+    activations of the first, both being the same up to there; 0: it begins with the input.
+    """
+
+    decider: Decider
+    subnet: Subnet
+    position: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+Hard = AnswerLocally | Abstain | Ask | Cascade
 """Handling of the samples that no exit answered and that the plan's decider calls hard."""
 
 
@@ -267,6 +279,11 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="f
         return self.split is not None and self.split.fallback != "subnet"
 
     @property
+    def second(self) -> Subnet | None:
+        """The path of a cascade's hard samples, None without a cascade."""
+        return self.hard.subnet if isinstance(self.hard, Cascade) else None
+
+    @property
     def hard_threshold(self) -> float | None:
         """The threshold of the decider of hard samples; None where none is hard."""
         return None if isinstance(self.hard, AnswerLocally) else self.hard.decider.threshold
@@ -282,7 +299,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="f
         words += ["split" if self.split.position else "remote"] if self.split is not None else []
         if not isinstance(self.hard, AnswerLocally):
             asks = "ask early" if self.asks_early else "ask"
-            words.append(asks if isinstance(self.hard, Ask) else "abstain")
+            named = {Abstain: "abstain", Ask: asks, Cascade: "cascade"}
+            words.append(named[type(self.hard)])
         return " + ".join(words) or "subnet"
 
 

@@ -29,6 +29,7 @@ from device_sdk.supernet.blocks import (
 from device_sdk.supernet.plan import (
     AnswerLocally,
     Ask,
+    Cascade,
     Decider,
     Edge,
     ExitChoice,
@@ -403,6 +404,8 @@ class Supernet:
             self._check_decider(plan.hard.decider)
         if isinstance(plan.hard, Ask):
             self._check_ask(plan.hard, plan.subnet)
+        if isinstance(plan.hard, Cascade):
+            self._check_cascade(plan.hard, plan)
 
     def _check_asking_early(self, choice: ExitChoice, plan: Plan) -> None:
         if choice.ask_below == 0:
@@ -421,6 +424,16 @@ class Supernet:
             raise UsageError(
                 f"exit {choice.exit} at cut point {position} cannot send activations of cut point {plan.hard.sends}"
             )
+
+    def _check_cascade(self, cascade: Cascade, plan: Plan) -> None:
+        self.check(cascade.subnet)
+        if cascade.subnet == plan.subnet:
+            raise UsageError("the second path of a cascade is the same as the first")
+        if plan.split is not None:
+            raise UsageError("a plan whose path goes on at a server has no second path here")
+        at = cascade.position
+        if at and self._head(cascade.subnet, at) != self._head(plan.subnet, at):
+            raise UsageError(f"the paths of the cascade are not the same up to cut point {at}")
 
     def _check_decider(self, decider: Decider) -> None:
         classes = self.cut_points[-1].tensors[-1].shape[-1]
@@ -476,6 +489,19 @@ class Supernet:
             return plan.subnet.edges
         position = plan.split.position
         return tuple(edge for edge, block in self.walk(plan.subnet) if block.end <= position)
+
+    def _head(self, subnet: Subnet, position: int) -> tuple[Edge, ...]:
+        """The edges of ``subnet`` up to a cut point; UsageError where it does not pass there."""
+        ends = [block.end for _, block in self.walk(subnet)]
+        if position not in ends:
+            raise UsageError(f"the path does not pass cut point {position}")
+        return subnet.edges[: ends.index(position) + 1]
+
+    def second_edges(self, plan: Plan) -> tuple[Edge, ...]:
+        """The edges that a cascade runs for its hard samples alone; none without a cascade."""
+        if not isinstance(plan.hard, Cascade):
+            return ()
+        return tuple(edge for edge, block in self.walk(plan.hard.subnet) if block.start >= plan.hard.position)
 
     def walk(self, subnet: Subnet) -> Iterator[tuple[Edge, Block]]:
         """The edges of ``subnet`` with their blocks, in order."""

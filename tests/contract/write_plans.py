@@ -248,6 +248,7 @@ def best(planner: Planner, here: World, requirement: Requirement, uplink: Uplink
             "share_asked": cost.share_asked,
             "share_asked_early": cost.share_asked_early,
             "share_abstained": cost.share_abstained,
+            "share_second": cost.share_second,
         },
     }
 

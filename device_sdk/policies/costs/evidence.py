@@ -11,6 +11,7 @@ import numpy.typing as npt
 from device_sdk.offload.remote_model import LogarithmicPool
 from device_sdk.policies.splitting.path_splits import NO_HANDLING, Handling
 from device_sdk.runtimes.port import Array
+from device_sdk.search.additive import by_margin
 from device_sdk.supernet.cost import CostModel, Uplink
 from device_sdk.supernet.plan import Edge, RemoteRef, Subnet
 
@@ -23,7 +24,9 @@ class Evidence:
     before it, its id and its rendition; ``servers``: of the server's models on the inputs. ``views``: of whole paths
     on views of the samples (``data/views``), [views, count, classes], where deciders may learn from them. ``received``:
     of whole paths whose activations travel in few bits, by cut point and bits of each tensor. ``pool``: how a server's
-    answer to a hard sample is pooled with the device's own; None: it replaces it.
+    answer to a hard sample is pooled with the device's own; None: it replaces it. ``prepare_ms``: milliseconds of
+    preparing a sample at an input size; 0 where it was not measured. ``margin_scale``: answers count by their margins,
+    on this scale (``search/additive.by_margin``); 0: as right or wrong.
     """
 
     labels: npt.NDArray[np.int64]
@@ -33,6 +36,8 @@ class Evidence:
     views: Mapping[Subnet, Array] = field(default_factory=dict)
     received: Mapping[tuple[Subnet, int, tuple[int, ...]], Array] = field(default_factory=dict)
     pool: LogarithmicPool | None = None
+    prepare_ms: Mapping[tuple[int, ...], float] = field(default_factory=dict)
+    margin_scale: float = 0.0
 
     @property
     def count(self) -> int:
@@ -42,6 +47,17 @@ class Evidence:
     def right(self, logits: Array) -> npt.NDArray[np.bool_]:
         """Mask of the samples that ``logits`` [..., count, classes] classify correctly: [..., count]."""
         return np.asarray(logits.argmax(axis=-1) == self.labels)
+
+    def credit(self, logits: Array) -> npt.NDArray[np.bool_] | npt.NDArray[np.float64]:
+        """What each answer of ``logits`` [count, classes] counts, 0 to 1: [count]."""
+        return by_margin(self.margins(logits), self.margin_scale) if self.margin_scale else self.right(logits)
+
+    def margins(self, logits: Array) -> npt.NDArray[np.float64]:
+        """Logit of the label minus the largest of the others: [count, classes] → [count]."""
+        own = np.take_along_axis(logits, self.labels[:, None], axis=1)[:, 0].astype(np.float64)
+        others = logits.copy()
+        np.put_along_axis(others, self.labels[:, None], -np.inf, axis=1)
+        return own - others.max(axis=1)
 
     def asked(self, server: RemoteRef, own: Array) -> Array | None:
         """The logits of hard samples [count, classes] once ``server`` was asked; None if its answers are not known.
@@ -61,6 +77,8 @@ class Evidence:
             views={subnet: logits[:, positions] for subnet, logits in self.views.items()},
             received={crossing: logits[positions] for crossing, logits in self.received.items()},
             pool=self.pool,
+            prepare_ms=self.prepare_ms,
+            margin_scale=self.margin_scale,
         )
 
 

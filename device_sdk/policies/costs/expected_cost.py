@@ -5,7 +5,7 @@ from __future__ import annotations
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.costs.route import Route
 from device_sdk.supernet.cost import CostModel, PlanCost, Power
-from device_sdk.supernet.plan import Abstain, Ask, Plan
+from device_sdk.supernet.plan import Abstain, Ask, Cascade, Plan
 from device_sdk.supernet.supernet import Supernet
 
 
@@ -37,4 +37,6 @@ def whole_route(
         route.abstain(plan.hard)
     elif isinstance(plan.hard, Ask):
         route.ask(plan.hard, network)
+    elif isinstance(plan.hard, Cascade):
+        route.cascade(plan.hard)
     return route

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -17,10 +18,11 @@ from device_sdk.runtimes.port import Array
 from device_sdk.supernet.blocks import CutPoint
 from device_sdk.supernet.cost import CostModel, PlanCost, Power
 from device_sdk.supernet.deciders.port import hard, leaving
-from device_sdk.supernet.plan import Abstain, Ask, Decider, Edge, Plan, RemoteRef, Split, Subnet
+from device_sdk.supernet.plan import Abstain, Ask, Cascade, Decider, Edge, Plan, RemoteRef, Split, Subnet
 from device_sdk.supernet.supernet import Supernet
 
 Correct = npt.NDArray[np.bool_]
+Credit = npt.NDArray[np.bool_] | npt.NDArray[np.float64]
 Milliseconds = npt.NDArray[np.float64]
 
 
@@ -42,10 +44,23 @@ NO_CALL = RemoteCall(0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class Asking:
-    """Effect of asking a server: mask of samples that are then correct [count], None if unknown; and the call."""
+    """Effect of handing hard samples on, to a server or to the second path of a cascade.
 
-    correct: Correct | None
-    call: RemoteCall
+    ``correct``: what each sample then counts, 0 to 1 [count], None if unknown. ``here_ms``: milliseconds of the second
+    path on this device; ``apart_ms``: that every sample takes longer at the end, hard or not, since the path is run in
+    two parts; ``peak_bytes``: of both paths, None where it stays that of the first.
+    """
+
+    correct: Credit | None
+    call: RemoteCall = NO_CALL
+    here_ms: float = 0.0
+    apart_ms: float = 0.0
+    peak_bytes: int | None = None
+
+    @property
+    def at_server(self) -> bool:
+        """True if a server is asked."""
+        return self.peak_bytes is None
 
 
 def _tail_call(
@@ -83,14 +98,15 @@ class Route:
         self._supernet, self._plan, self._evidence, self._costs = supernet, plan, evidence, cost_model
         count = evidence.count
         self.open = np.ones(count, dtype=bool)
-        self.correct = np.zeros(count, dtype=bool)
+        self.correct: Credit = np.zeros(count, dtype=float if evidence.margin_scale else bool)
         self.device_ms, self.transfer_ms, self.server_ms = np.zeros((3, count))
         self.bytes_sent = np.zeros(count)
         self._taken = [choice for choice in plan.exits if choice.decides]
         self.tried_ms = cost_model.call_overhead_ms
         self._logits: Array | None = None
         self._asked_early = self._asked = np.zeros(count, dtype=bool)
-        self._abstained = np.zeros(count, dtype=bool)
+        self._abstained = self._second = np.zeros(count, dtype=bool)
+        self._peak_bytes: int | None = None
         self.accuracy_known = self.latency_known = True
 
     @classmethod
@@ -130,21 +146,21 @@ class Route:
             self.tried_ms += self._costs.exit_latency_ms(choice, self._plan.input_size)
             answers, asks = (self.open & one for one in leaving(choice, logits))
             self.device_ms[answers | asks] = self._costs.reach_ms(before) + self.tried_ms
-            self.correct[answers] = self._evidence.right(logits)[answers]
+            self.correct[answers] = self._evidence.credit(logits)[answers]
             self._asked_early = self._asked_early | asks
             self.open &= ~(answers | asks)
 
     def reach_end(self) -> None:
         self._logits = self._found(self._evidence.ends, self._plan.subnet, "the subnet")
         self.device_ms[self.open] = self._costs.latency_ms(self._plan.subnet) + self.tried_ms
-        self.correct[self.open] = self._evidence.right(self._logits)[self.open]
+        self.correct[self.open] = self._evidence.credit(self._logits)[self.open]
 
     def cross(self, split: Split, network: Network | None) -> None:
         if split.is_whole:
             self._logits = self._found(self._evidence.servers, split.server, f"the server's {split.server}")
         else:
             self._logits = self._received(split)
-        self.correct[self.open] = self._evidence.right(self._logits)[self.open]
+        self.correct[self.open] = self._evidence.credit(self._logits)[self.open]
         head_ms, call = self.crossing(split, network)
         self.device_ms[self.open] = head_ms + self.tried_ms
         self._send(self.open, call)
@@ -188,10 +204,13 @@ class Route:
         """Milliseconds of the decision for each open sample, which the route ``to_end`` does not include."""
         return self._costs.deciding_ms(decider)
 
-    def decided(self, decider: Decider) -> Route:
-        """A copy with the decision's time added to its open samples, bit for bit as ``abstain`` and ``ask`` add it."""
+    def decided(self, decider: Decider, apart_ms: float = 0.0) -> Route:
+        """A copy with the time of the decision, and ``apart_ms``, added to its open samples.
+
+        Bit for bit as ``abstain``, ``ask`` and ``cascade`` add it.
+        """
         found = copy.copy(self)
-        found.device_ms = self.device_ms + self.deciding_ms(decider) * self.open
+        found.device_ms = self.device_ms + (self.deciding_ms(decider) + apart_ms) * self.open
         return found
 
     def ask(self, policy: Ask, network: Network | None) -> None:
@@ -203,10 +222,19 @@ class Route:
         if asking.correct is not None:
             self.correct[asked] = asking.correct[asked]
             if self._asked_early.any():  # an exit's answer is not pooled with the server's
-                servers = self._evidence.right(self._evidence.servers[policy.server])
+                servers = self._evidence.credit(self._evidence.servers[policy.server])
                 self.correct[self._asked_early] = servers[self._asked_early]
         elif asked.any():
             self.accuracy_known = False
+
+    def cascade(self, policy: Cascade) -> None:
+        self._second = second = self._hard(policy)
+        found = self.cascading(policy)
+        self.device_ms[self.open] += self.deciding_ms(policy.decider) + found.apart_ms
+        self.device_ms[second] += found.here_ms
+        assert found.correct is not None
+        self.correct[second] = found.correct[second]
+        self._peak_bytes = found.peak_bytes
 
     @property
     def latency_ms(self) -> Milliseconds:
@@ -216,6 +244,8 @@ class Route:
     @property
     def peak_bytes(self) -> int:
         """Memory on the device: the subnet or its head, the exits that answer by confidence, the fallback's."""
+        if self._peak_bytes is not None:
+            return self._peak_bytes
         here = Subnet(self._supernet.edges_here(self._plan))
         exits = map(self._costs.exit_bytes, answering_exits(self._plan))
         return (self._costs.peak_bytes(here) if here.edges else 0) + sum(exits)
@@ -239,9 +269,10 @@ class Route:
             share_asked=float(np.count_nonzero(self._asked)) / count,
             share_asked_early=float(np.count_nonzero(self._asked_early)) / count,
             share_abstained=float(np.count_nonzero(self._abstained)) / count,
+            share_second=float(np.count_nonzero(self._second)) / count,
         )
 
-    def _hard(self, policy: Abstain | Ask) -> Correct:
+    def _hard(self, policy: Abstain | Ask | Cascade) -> Correct:
         return self.open & hard(policy.decider, self.logits)
 
     def asking(self, policy: Ask, network: Network | None) -> Asking:
@@ -251,7 +282,21 @@ class Route:
         else:
             logits = self._evidence.ends.get(Subnet(self._head(policy.sends) + policy.tail))
             call = _tail_call(self._supernet.cut_points[policy.sends], policy.tail, network)
-        return Asking(None if logits is None else self._evidence.right(logits), call)
+        return Asking(None if logits is None else self._evidence.credit(logits), call)
+
+    def cascading(self, policy: Cascade) -> Asking:
+        """Effect of the cascade's second path, if every sample took it.
+
+        Both paths stay loaded; one runs at a time.
+        """
+        logits = self._found(self._evidence.ends, policy.subnet, "the cascade's second path")
+        rest = self._supernet.second_edges(msgspec.structs.replace(self._plan, hard=policy))
+        apart_ms = self._costs.exit_overhead_ms if policy.position else 0.0
+        here_ms = self._costs.part_latency_ms(rest, policy.subnet.edges) + self._costs.call_overhead_ms
+        if policy.subnet.input_size != self.subnet.input_size:
+            here_ms += self._evidence.prepare_ms.get(policy.subnet.input_size, 0.0)
+        peak_bytes = self.peak_bytes + self._costs.peak_bytes(Subnet(rest))
+        return Asking(self._evidence.credit(logits), here_ms=here_ms, apart_ms=apart_ms, peak_bytes=peak_bytes)
 
     def _send(self, samples: Correct, call: RemoteCall) -> None:
         self.bytes_sent[samples] += call.size_bytes

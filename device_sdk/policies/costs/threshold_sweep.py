@@ -100,7 +100,7 @@ class Sweep:
         return ranking.decider(own)
 
     def costs(self, asking: Asking | None, power: Power | None) -> Costs:
-        """The costs at all thresholds. ``asking``: effect of a server on hard samples; None: they get no answer."""
+        """The costs at all thresholds. ``asking``: what hard samples are handed on to; None: they get no answer."""
         route, hardest, count = self._route, self._hardest, len(self._route.open)
         call = NO_CALL if asking is None else asking.call
         right = route.correct.sum() - self._of_hardest(route.correct)
@@ -112,13 +112,16 @@ class Sweep:
             accuracy = np.where(answered > 0, right / answered, math.nan)
         transfer_ms = math.nan if call.transfer_ms is None else call.transfer_ms
         server_ms = math.nan if call.server_ms is None else call.server_ms
-        added_ms = call.packing_ms + transfer_ms + server_ms
+        here_ms = call.packing_ms + (0.0 if asking is None else asking.here_ms)
+        apart_ms = 0.0 if asking is None else asking.apart_ms
+        added_ms = here_ms + transfer_ms + server_ms
         known = route.latency_known
+        peak_bytes = route.peak_bytes if asking is None or asking.peak_bytes is None else asking.peak_bytes
         share = hardest / count
-        decided = [route.decided(one.kind) for one in self.rankings]
+        decided = [route.decided(one.kind, apart_ms) for one in self.rankings]
         energy_mj = _unknown(hardest)
         if power is not None and known:
-            added_mj = power.active_w * call.packing_ms + power.radio_w * transfer_ms + power.waiting_w * server_ms
+            added_mj = power.active_w * here_ms + power.radio_w * transfer_ms + power.waiting_w * server_ms
             energy_mj = self._of_each([one.energy_mj(power).mean() for one in decided]) + share * added_mj
         return Costs(
             accuracy=accuracy,
@@ -128,9 +131,9 @@ class Sweep:
             p95_latency_ms=self._p95_ms(decided, added_ms) if known else _unknown(hardest),
             energy_mj=energy_mj,
             bytes_sent=route.bytes_sent.mean() + share * call.size_bytes,
-            peak_bytes=np.full(len(hardest), float(route.peak_bytes)),
+            peak_bytes=np.full(len(hardest), float(peak_bytes)),
             coverage=np.ones(len(hardest)) if asking is not None else 1 - share,
-            share_asked=np.zeros(len(hardest)) if asking is None else share,
+            share_asked=np.zeros(len(hardest)) if asking is None or not asking.at_server else share,
         )
 
     def _of_each(self, values: Sequence[float]) -> Column:

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from device_sdk.data.inputs import Inputs, as_inputs
+from device_sdk.execution.loaded_plan import AtSize
 from device_sdk.execution.pager import all_stay
 from device_sdk.execution.plan_segments import segments
 from device_sdk.execution.workspace import Workspace
@@ -92,8 +93,8 @@ def exit_choices(answers: Answers, costs: CostModel) -> list[ExitChoice]:
     return [answers.at_exit(number, costs).choice for number in placed_exits(answers, costs)]
 
 
-def measured_with_exits(workspace: Workspace, plan: Plan, inputs: Inputs | Array) -> list[float]:
-    """Mean latency at batch 1 with the plan's exits and without, sample by sample, in turns if both fit at once."""
+def measured_in_turns(workspace: Workspace, plan: Plan, inputs: Inputs | Array) -> list[float]:
+    """Mean latency at batch 1 of ``plan`` and of its subnet alone, sample by sample, in turns if both fit at once."""
     plans = [plan, Plan(plan.subnet).with_prior(plan.class_prior)]
     prints = [
         workspace.footprint(part.edges, part.exit) for each in plans for part in segments(workspace.supernet, each)
@@ -105,10 +106,15 @@ def measured_with_exits(workspace: Workspace, plan: Plan, inputs: Inputs | Array
 
 def _timed(workspace: Workspace, plans: Sequence[Plan], inputs: Inputs | Array, count: int) -> list[float]:
     """Mean latencies over the first ``count`` samples."""
-    some = as_inputs(inputs).take(np.arange(min(count, len(inputs))), plans[0].subnet.input_size)
+    every = as_inputs(inputs)
+    some = every.take(np.arange(min(count, len(inputs))), plans[0].subnet.input_size)
     loaded = [workspace.load_plan(plan) for plan in plans]
+
+    def at_size(number: int) -> AtSize:
+        return lambda positions, size: every.subset(np.array([number])).take(positions, size)
+
     try:
-        return mean_latencies_ms(loaded, some)
+        return mean_latencies_ms(loaded, some, at_size=at_size)
     finally:
         for plan in loaded:
             plan.close()

@@ -42,6 +42,8 @@ MOST_STEPS = 150  # of a look at all paths with few exits, and of one at all wit
 FEW_EXITS = 3  # of a path: these are searched to the end within the steps
 NOTHING_HARD = MaxConfidence(0.0)  # no confidence lies below it
 
+_RIGHT = 0.5  # above, an answer that counts by its margin is right
+
 
 class _Path:
     """A subnet without exits, all ways to decide at its end, and the exits that it may take.
@@ -62,7 +64,7 @@ class _Path:
         eases = tuple(one.by_sample() for one in rankings)
         self.end = AskingEnd(
             eases,
-            route.correct,
+            route.correct > _RIGHT,
             server_right,
             full_ms=float(route.device_ms[0]),
             call=NO_CALL,

@@ -17,7 +17,7 @@ from device_sdk.policies.deciding.thresholds import Promise
 from device_sdk.policies.exits.placed_exits import without_timed_exits
 from device_sdk.supernet.cost import PlanCost, Power
 from device_sdk.supernet.goal import Requirement
-from device_sdk.supernet.plan import Abstain, Ask, Plan
+from device_sdk.supernet.plan import Abstain, Ask, Cascade, Plan
 
 _SPARED = ("latency_ms", "energy_mj", "bytes_sent")
 
@@ -92,7 +92,9 @@ class Family:
     plan: Callable[[int], Plan]
 
 
-def swept(plan: Plan, policy: Abstain | Ask, sweep: Sweep, asking: Asking | None, power: Power | None) -> Family:
+def swept(
+    plan: Plan, policy: Abstain | Ask | Cascade, sweep: Sweep, asking: Asking | None, power: Power | None
+) -> Family:
     """``plan`` with ``policy`` at its end, at every threshold of ``sweep``."""
 
     def at(number: int) -> Plan:

@@ -199,7 +199,7 @@ EXITS = ("--consider", "exits", "--optimise", "latency", "--max-drop", "0.005")
 def test_exits_are_chosen_for_the_subnet_in_use_and_run_tells_who_answered(
     as_json, pathweave, tiny_bundle, pictures, options, monkeypatch
 ):
-    monkeypatch.setattr(chooser, "measured_with_exits", lambda *_: [1.0, 2.0])  # a busy machine would say otherwise
+    monkeypatch.setattr(chooser, "measured_in_turns", lambda *_: [1.0, 2.0])  # a busy machine would say otherwise
     chosen = as_json("adapt", tiny_bundle.folder, "--data", pictures, *EXITS, *options)
     assert chosen["exits"]
     assert chosen["expected"]["share_early"] > 0.5
@@ -218,7 +218,7 @@ def test_exits_are_chosen_for_the_subnet_in_use_and_run_tells_who_answered(
 def test_exits_that_save_no_time_are_left_out_and_a_person_is_told(
     pathweave, tiny_bundle, pictures, options, monkeypatch
 ):
-    monkeypatch.setattr(chooser, "measured_with_exits", lambda *_: [2.0, 1.0])
+    monkeypatch.setattr(chooser, "measured_in_turns", lambda *_: [2.0, 1.0])
     status, out, _ = pathweave("adapt", tiny_bundle.folder, "--data", pictures, *EXITS, *options)
     assert status == 0
     assert "note: exits are left out: with them calls took 2 ms, without 1 ms" in out

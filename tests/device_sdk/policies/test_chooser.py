@@ -125,7 +125,7 @@ def timed(monkeypatch):
     """Sets what plans with exits measure on average, with them and without."""
 
     def set_ms(with_ms, without_ms):
-        monkeypatch.setattr(chooser, "measured_with_exits", lambda workspace, plan, inputs: [with_ms, without_ms])
+        monkeypatch.setattr(chooser, "measured_in_turns", lambda workspace, plan, inputs: [with_ms, without_ms])
 
     set_ms(55.0, 320.0)
     return set_ms

@@ -12,6 +12,7 @@ from device_sdk.policies.planning.choice import Family
 from device_sdk.policies.planning.ground import Ground
 from device_sdk.policies.planning.proposers.abstaining import propose_abstaining
 from device_sdk.policies.planning.proposers.asking import propose_asking
+from device_sdk.policies.planning.proposers.cascading import propose_cascading
 from device_sdk.policies.planning.proposers.crossing import propose_crossing
 from device_sdk.policies.planning.proposers.running_here import propose_running_here
 from device_sdk.supernet.cost import Power
@@ -46,6 +47,7 @@ class Proposer:
 PROPOSERS: dict[str, Proposer] = {
     "subnets": Proposer(propose_running_here),
     "abstain": Proposer(propose_abstaining),
+    "cascade": Proposer(propose_cascading),
     "ask": Proposer(propose_asking, needs="answers", may_be_faster=True),
     "split": Proposer(propose_crossing, needs="tails", may_be_faster=True),
 }

@@ -282,7 +282,8 @@ public class AdaptiveModel private constructor(
         return inUse.call { active ->
             val tensor = prepare(active.loaded.inputSize)
             val startedNs = clock()
-            val (output, source) = remote.answer(active.plan, active.loaded, tensor, images)
+            val atSize = images?.let { each -> { at: List<Int>, size: ImageSize? -> samples.prepare(each.slice(at), size) } }
+            val (output, source) = remote.answer(active.plan, active.loaded, tensor, images, atSize)
             val answer = answer(active.plan, output, source, startedNs)
             // the time of exits and servers is not the subnet's
             if (active.times != null && source == FROM_SUBNET) active.times.record(answer.latencyMs)

@@ -17,6 +17,7 @@ import pathweave.sdk.runtimes.Runtime
 import pathweave.sdk.runtimes.StopSignal
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Fallback
+import pathweave.sdk.supernet.Hard
 import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.Prior
@@ -25,7 +26,7 @@ import pathweave.sdk.supernet.Prior
  * A plan that is ready to run. [run] may be called from several threads at once.
  *
  * What follows a split is loaded too where it is the fallback: it runs here when there is no server, or when it fails.
- * The decider of [Plan.hard] is applied to the outcome. Under a memory cap a plan that needs more runs in pages, of which as many stay as there is
+ * The decider of [Plan.hard] is applied to the outcome, but that of a cascade, whose second path runs here. Under a memory cap a plan that needs more runs in pages, of which as many stay as there is
  * room for: the same answers within 1e-5, bit for bit where the pages are the same.
  *
  * @throws UsageError the plan does not fit the bundle's graph, or does not run at its input size.
@@ -52,6 +53,7 @@ public class LoadedPlan internal constructor(
     private val loaded: LoadedSegments
     private val segments: List<LoadedSegment>
     private val branch: LoadedStretch? // the fallback's, where it did not run before
+    private val second: LoadedStretch? // a cascade's
     private val fallback = plan.split?.fallback ?: Fallback.SUBNET
     private val outputShape = workspace.bundle.supernet.cutPoints.last().tensors.last().shape
     private val hurry = StopSignal()
@@ -66,10 +68,11 @@ public class LoadedPlan internal constructor(
         everyLoaded += loaded
         val numbers = plan.exits.withIndex().associate { (number, choice) -> choice.exit to number }
         val pairs = found.zip(loaded.stretches)
-        segments = pairs.filter { (segment, _) -> !segment.fallback }.mapIndexed { at, (segment, stretch) ->
+        segments = pairs.filter { (segment, _) -> !segment.fallback && !segment.second }.mapIndexed { at, (segment, stretch) ->
             LoadedSegment(at, segment, stretch, segment.exit?.let { numbers.getValue(it.exit) })
         }
         branch = pairs.find { (segment, _) -> segment.fallback }?.second
+        second = pairs.find { (segment, _) -> segment.second }?.second
     }
 
     /** Whether anything answers on this device alone. */
@@ -95,11 +98,38 @@ public class LoadedPlan internal constructor(
      * The same; [asks]: a server can be asked from exits. The samples for which the plan does so leave the path there
      * ([Outcome.asking]); otherwise they go on.
      */
-    internal fun run(tensor: Tensor, runTail: ((List<Tensor>) -> Tensor?)?, asks: Boolean): Outcome {
+    internal fun run(
+        tensor: Tensor,
+        runTail: ((List<Tensor>) -> Tensor?)?,
+        asks: Boolean,
+        atSize: AtSize? = null,
+    ): Outcome {
         val answers = Answers(tensor.batch)
         val run = BatchRun(Waiting((0 until tensor.batch).toList(), listOf(tensor)), answers, runTail, asks)
         run.run()
-        return answers.outcome(run.kept, run.asking)
+        val outcome = answers.outcome(run.kept, run.asking)
+        return (plan.hard as? Hard.Cascade)?.let { runSecond(it, tensor, outcome, atSize) } ?: outcome
+    }
+
+    /**
+     * [outcome] once the second path has answered the samples that reached the end of the first and are hard; null: it
+     * answers none. [atSize]: samples at another input size; without it the first path's answers to them stand.
+     */
+    private fun runSecond(cascade: Hard.Cascade, tensor: Tensor, outcome: Outcome, atSize: AtSize?): Outcome? {
+        val reached = outcome.answeredBy.indices.filter { outcome.answeredBy[it] == plan.exits.size + AT_END }
+        if (reached.isEmpty() || hurry.isSet) return null
+        val isHard = hardSamples(cascade.decider, outcome.output.rows(reached))
+        val hard = reached.filterIndexed { row, _ -> isHard[row] }
+        if (hard.isEmpty()) return null
+        val inputs = when {
+            cascade.position > 0 -> checkNotNull(outcome.kept).of(hard)
+            cascade.subnet.inputSize == plan.inputSize -> listOf(tensor.rows(hard))
+            else -> listOf(atSize?.invoke(hard, cascade.subnet.inputSize) ?: return null)
+        }
+        val logits = checkNotNull(second).runUntil(inputs, hurry)?.last() ?: return null
+        val answers = Answers(outcome)
+        answers.put(hard, logits, plan.exits.size + BY_SECOND)
+        return answers.outcome(outcome.kept, outcome.asking)
     }
 
     /** Run the rest of the path here for the samples that left it to ask a server. Throws as [run]. */
@@ -231,12 +261,16 @@ public class LoadedPlan internal constructor(
     override fun close(): Unit = synchronized(stepping) { everyLoaded.forEach { it.close() } }
 }
 
+/** Some samples of a batch, by their positions, prepared at another input size; null: they cannot be. */
+internal typealias AtSize = (List<Int>, ImageSize?) -> Tensor?
+
 /** [at]: its position in the plan; [stretch]: null where nothing runs; [number]: of its exit in the plan's exits. */
 private class LoadedSegment(val at: Int, val segment: PlanSegment, val stretch: LoadedStretch?, val number: Int?)
 
 internal const val AT_END = 0 // the end of the subnet, here
 internal const val AT_SERVER = 1 // the end of the subnet, at the server
 internal const val AFTER_FAILURE = 2 // the split's fallback, here, since the server did not answer
+internal const val BY_SECOND = 4 // the end of a cascade's second path
 internal const val UNANSWERED = 3 // nothing: the split's server did not answer, and the plan abstains without it
 
 /**
@@ -268,8 +302,8 @@ internal class Waiting(
  *
  * [output]: logits [batch, classes]; [answeredBy] [batch]: the position in the plan's exits of the one that answered;
  * their number where it was the end of the subnet here, that plus 1 where it was at the server, plus 2 where it was what
- * a split falls back to without its server, plus 3 where that is nothing: then the logits are not numbers. [kept]: null
- * where the plan sends no activations of hard samples. [asking]: the samples that left the path at an exit to ask a
+ * a split falls back to without its server, plus 3 where that is nothing: then the logits are not numbers, plus 4 where
+ * it was a cascade's second path. [kept]: null where the plan keeps no activations of hard samples. [asking]: the samples that left the path at an exit to ask a
  * server, a group for each exit; until it answers, what the exit says stands for them.
  */
 public class Outcome internal constructor(

@@ -161,6 +161,7 @@ private fun loadWhole(workspace: Workspace, found: List<PlanSegment>): List<Load
  *
  * [split]: the path may go on at a server. [kept]: the activations may be sent for samples that turn out to be hard.
  * [aside]: the activations go to the fallback's branch when the server does not answer; [fallback]: it is that branch.
+ * [second]: the rest of a cascade's second path.
  * Without edges it is the exit's branch alone, or nothing.
  */
 internal data class PlanSegment(
@@ -170,6 +171,7 @@ internal data class PlanSegment(
     val kept: Boolean = false,
     val aside: Boolean = false,
     val fallback: Boolean = false,
+    val second: Boolean = false,
 ) {
     /** Whether there is anything to run. */
     val runs: Boolean get() = edges.isNotEmpty() || exit != null
@@ -180,12 +182,17 @@ internal data class PlanSegment(
  *
  * Exits at which no sample leaves by its confidence are left out ([steps] has them). Behind an exit that answers
  * everything, with a threshold of 0, nothing follows. Behind a split with another fallback than the subnet, the branch
- * of an exit may follow that is otherwise left out: it takes the activations set aside for it.
+ * of an exit may follow that is otherwise left out: it takes the activations set aside for it. The rest of a cascade's
+ * second path comes last: it takes the activations kept where it leaves the first, or the input.
  */
 internal fun segments(supernet: Supernet, plan: Plan): List<PlanSegment> {
     val sends = (plan.hard as? Hard.Ask)?.sends as? Sends.Activations
     val taken = plan.exits.filter { it.decides }
     val atInput = if (plan.split?.position == 0) listOf(PlanSegment(emptyList(), null, split = true)) else emptyList()
+    (plan.hard as? Hard.Cascade)?.let { cascade ->
+        val first = divided(supernet, plan, taken, kept = cascade.position.takeIf { it > 0 })
+        return first + PlanSegment(supernet.secondEdges(plan), null, second = true)
+    }
     val last = fallbackBranch(plan)
         ?: return atInput + divided(supernet, plan, taken, plan.split?.position, kept = sends?.position)
     val divided = divided(supernet, plan, taken, plan.split?.position, aside = supernet.exit(last.exit).position)

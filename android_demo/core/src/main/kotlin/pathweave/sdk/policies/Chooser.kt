@@ -34,6 +34,7 @@ import pathweave.sdk.policies.planning.PlanEvidence
 import pathweave.sdk.policies.planning.Planner
 import pathweave.sdk.policies.planning.RemoteEvidence
 import pathweave.sdk.policies.planning.expectedCost
+import pathweave.sdk.policies.planning.margins
 import pathweave.sdk.profiling.Profile
 import pathweave.sdk.search.Candidate
 import pathweave.sdk.search.SearchProblem
@@ -44,12 +45,14 @@ import pathweave.sdk.search.fastestWithin
 import pathweave.sdk.search.findSubnets
 import pathweave.sdk.search.largestFirst
 import pathweave.sdk.search.makeStrategy
+import pathweave.sdk.search.marginScale
 import pathweave.sdk.search.rungsNear
 import pathweave.sdk.search.smallestSubnet
 import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.ExitAtSize
 import pathweave.sdk.supernet.Goal
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Kind
 import pathweave.sdk.supernet.MB
 import pathweave.sdk.supernet.Plan
@@ -67,6 +70,8 @@ private const val CONFIRM_TURNS = 8
 private const val SHORTLISTED = 12 // subnets of the pool that other kinds of plans are made of
 private const val SLOWEST = 3.0 // times the latency wanted: exits and servers rarely save more
 private const val FEW_SAMPLES = 30 // below, none are held back unless subnets are searched
+private const val CHOSEN_AGAIN = 4 // times that a cascade may measure too slow
+private const val STRICTER = 0.95 // how much stricter the limit gets
 private const val LEAST_ACCURACY = 1e-6 // that a requirement can state
 private const val ANSWERS_S = 60.0 // of subnets that answer all samples
 private const val TIMED = 9 // requests
@@ -315,17 +320,25 @@ private class Choosing(
         val servers = remote?.under(prior)
         val (choosing, judging) = split
         val known = evidence(answers, servers, choosing, answering)
-        val least = goal.maxDrop?.let { maxOf(known.paths[0].answers.accuracyAtEnd - it - ROUNDING, LEAST_ACCURACY) }
+        val least = goal.maxDrop?.let { maxOf(known.credit(known.paths[0].logits).average() - it - ROUNDING, LEAST_ACCURACY) }
         val requirement = goal.requirement(least)
         var planner = Planner(known, costs, wish.kinds)
         var nearest = planner.nearest(requirement, servers?.uplink, wish.power)
-        var timed = exitsTimed(answering, nearest.choice.plan)
-        if (timed != null && !pays(timed)) {
-            val (withMs, withoutMs) = timed.map { "%.3g".format(Locale.ROOT, it) }
-            notes += "exits are left out: with them calls took $withMs ms, without $withoutMs ms"
-            planner = Planner(known.withoutExits(), costs, wish.kinds)
-            nearest = planner.nearest(requirement, servers?.uplink, wish.power)
-            timed = null
+        var timed = inTurns(answering, nearest.choice.plan)
+        var (limited, kinds, again) = Triple(requirement, wish.kinds, CHOSEN_AGAIN)
+        while (timed != null && !pays(timed, nearest.choice.plan)) {
+            val (cascades, limitMs) = (nearest.choice.plan.second != null) to limited.latencyMs
+            if (--again > 0 && cascades && limitMs != null) {
+                limited = limited.copy(latencyMs = limitMs * minOf(limitMs / timed[0], STRICTER))
+            } else {
+                val (withMs, withoutMs) = timed.map { "%.3g".format(Locale.ROOT, it) }
+                val named = if (cascades) "cascades" else "exits"
+                notes += "$named are left out: with them calls took $withMs ms, without $withoutMs ms"
+                kinds = kinds - if (cascades) Kind.CASCADE else Kind.EXITS
+                planner = Planner(if (Kind.EXITS in kinds) known else known.withoutExits(), costs, kinds)
+            }
+            nearest = planner.nearest(limited, servers?.uplink, wish.power)
+            timed = inTurns(answering, nearest.choice.plan)
         }
         val choice = nearest.choice
         val byKind = nearest.byKind.mapValues { (_, plan) ->
@@ -378,7 +391,12 @@ private class Choosing(
             val placed = answering?.placed(part).orEmpty()
             PathEvidence(part, answering?.exitSets(part, placed, drops).orEmpty(), placed.map { part.exits[it].id })
         }
-        return PlanEvidence(paths[0].answers.labels, paths, remote?.part(positions))
+        val sizes = if (Kind.CASCADE in wish.kinds) paths.map { it.answers.subnet.inputSize }.distinct() else emptyList()
+        // many pairs of paths are tried: right and wrong answers alone would favour lucky ones
+        val scale = if (Kind.CASCADE !in wish.kinds || answering == null) 0.0 else
+            marginScale(margins(answers[0].end, answers[0].labels), positions.size)
+        val preparingMs = sizes.associateWith(::prepareMs)
+        return PlanEvidence(paths[0].answers.labels, paths, remote?.part(positions), preparingMs, scale)
     }
 
     /** Whether the profile knows the exits along [subnet]: they may be newer than it. */
@@ -399,20 +417,21 @@ private class Choosing(
 
     // 4. confirm
 
-    /** Mean latency with the exits that samples leave by and without, in turns; null for plans of another kind. */
-    private fun exitsTimed(answering: Answering, plan: Plan): List<Double>? {
-        if (plan.kind != "exits") return null
+    /** Mean latency of a plan with exits that samples leave by, or a cascade, and of its subnet alone, in turns. */
+    private fun inTurns(answering: Answering, plan: Plan): List<Double>? {
+        if (plan.kind != "exits" && plan.second == null) return null
         report(AdaptationStage.CONFIRM, 1.0)
         return answering.measured(plan.withPrior(prior), inputs)
     }
 
-    private fun pays(timed: List<Double>): Boolean =
-        timed[0] < timed[1] && timed[0] <= EQUAL_LATENCY * (goal.latencyMs ?: Double.POSITIVE_INFINITY)
+    private fun pays(timed: List<Double>, plan: Plan): Boolean =
+        (plan.second != null || timed[0] < timed[1]) &&
+            timed[0] <= EQUAL_LATENCY * (goal.latencyMs ?: Double.POSITIVE_INFINITY)
 
     private fun mean(timed: List<Double>, subnet: Subnet): Measured {
         val (meanMs, withoutMs) = timed
         val fullMs = if (searches) confirmation.fullMs else profile.originalMs + profile.callOverheadMs
-        return Measured(meanMs, meanMs to meanMs, meanMs, 1.0, fullMs, 1.0, prepareMs(subnet), withoutMs)
+        return Measured(meanMs, meanMs to meanMs, meanMs, 1.0, fullMs, 1.0, prepareMs(subnet.inputSize), withoutMs)
     }
 
     /** The measured latency of a subnet that was chosen for something else than its accuracy within a budget. */
@@ -428,12 +447,12 @@ private class Choosing(
         one.probability,
         one.fullMs,
         one.slowdown,
-        prepareMs(one.candidate.subnet),
+        prepareMs(one.candidate.subnet.inputSize),
     )
 
-    /** Median time of preparing one image for [subnet]; near 0 for prepared tensors. */
-    private fun prepareMs(subnet: Subnet): Double = median(
-        List(minOf(PREPARED, inputs.count)) { timedMs { inputs.take(listOf(it), subnet.inputSize) } },
+    /** Median time of preparing one image at an input size; near 0 for prepared tensors. */
+    private fun prepareMs(size: ImageSize?): Double = median(
+        List(minOf(PREPARED, inputs.count)) { timedMs { inputs.take(listOf(it), size) } },
     )
 
     private fun found(option: Option) = Found(

@@ -264,13 +264,19 @@ internal fun logOdds(correct: Double, samples: Int): Double = ln((correct + 0.5)
  * evaluated on [samples].
  */
 internal fun smoothed(evaluator: Evaluator, subnets: List<Subnet>, samples: IntRange): List<DoubleArray> {
-    val margins = evaluator.margins(subnets, samples)
-    val width = AZZALINI * deviation(evaluator.fullModelMargins()) * evaluator.sampleCount.toDouble().pow(-1.0 / 3)
-    val scale = maxOf(LOGISTIC * width, LEAST_SCALE)
-    return margins.map { row ->
-        DoubleArray(row.size) { 1 / (1 + exp(-(row[it] / scale).coerceIn(-STEEPEST, STEEPEST))) }
-    }
+    val scale = marginScale(evaluator.fullModelMargins(), evaluator.sampleCount)
+    return evaluator.margins(subnets, samples).map { byMargin(it, scale) }
 }
+
+/** Scale of the logistic function by which answers to [count] samples count (see [smoothed]). */
+internal fun marginScale(fullModelMargins: DoubleArray, count: Int): Double {
+    val width = AZZALINI * deviation(fullModelMargins) * count.toDouble().pow(-1.0 / 3)
+    return maxOf(LOGISTIC * width, LEAST_SCALE)
+}
+
+/** Chance of a correct answer to a sample like those with these [margins]. */
+internal fun byMargin(margins: DoubleArray, scale: Double): DoubleArray =
+    DoubleArray(margins.size) { 1 / (1 + exp(-(margins[it] / scale).coerceIn(-STEEPEST, STEEPEST))) }
 
 /** The standard deviation, or by the quartiles where these are nearer: a robust measure of spread. */
 private fun deviation(values: DoubleArray): Double {

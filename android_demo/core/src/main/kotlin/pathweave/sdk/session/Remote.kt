@@ -12,6 +12,7 @@ import pathweave.sdk.data.Image
 import pathweave.sdk.execution.AFTER_FAILURE
 import pathweave.sdk.execution.AT_END
 import pathweave.sdk.execution.AT_SERVER
+import pathweave.sdk.execution.AtSize
 import pathweave.sdk.execution.LoadedPlan
 import pathweave.sdk.execution.Outcome
 import pathweave.sdk.execution.corrected
@@ -182,13 +183,19 @@ public class Remote internal constructor(
     /**
      * Run [plan] on [tensor] [batch, *input]: logits [batch, classes] and the source of each.
      *
-     * [images]: the same samples before they were prepared, if known.
+     * [images]: the same samples before they were prepared, if known; [atSize]: prepares them at another size.
      */
-    internal fun answer(plan: Plan, loaded: LoadedPlan, tensor: Tensor, images: List<Image>?): Pair<Tensor, List<String>> {
+    internal fun answer(
+        plan: Plan,
+        loaded: LoadedPlan,
+        tensor: Tensor,
+        images: List<Image>?,
+        atSize: AtSize? = null,
+    ): Pair<Tensor, List<String>> {
         val (split, client, prior) = Triple(plan.split, tail, plan.prior)
         val outcome = when {
             split == null || splitUnfit(split) != null -> // past the split, or as its fallback says
-                loaded.run(tensor, null, asks = plan.asksEarly && isReady(plan.hard))
+                loaded.run(tensor, null, asks = plan.asksEarly && isReady(plan.hard), atSize = atSize)
             split.isWhole || client == null -> loaded.run(tensor) {
                 askAll(split.server, tensor, images)?.let { corrected(it, prior) }
             }
@@ -197,7 +204,7 @@ public class Remote internal constructor(
             }
         }
         return when (val policy = plan.hard) {
-            Hard.AnswerLocally -> outcome.output to marks(plan, outcome)
+            Hard.AnswerLocally, is Hard.Cascade -> outcome.output to marks(plan, outcome)
             is Hard.Abstain -> abstained(plan, policy, outcome)
             is Hard.Ask -> asked(plan, policy, loaded, outcome, tensor, images)
         }
@@ -316,6 +323,6 @@ private fun unfit(model: RemoteModel?, server: RemoteRef, position: Int): String
 }
 
 private fun marks(plan: Plan, outcome: Outcome): List<String> {
-    val names = plan.exits.map { "exit ${it.exit}" } + listOf(SUBNET, SERVER, FALLBACK, ABSTAINED)
+    val names = plan.exits.map { "exit ${it.exit}" } + listOf(SUBNET, SERVER, FALLBACK, ABSTAINED, CASCADE)
     return outcome.answeredBy.map(names::get)
 }

@@ -108,6 +108,9 @@ public const val SERVER: String = "server"
 /** [Answer.source] of a sample that the plan sends to a server which did not answer: the device's answer. */
 public const val FALLBACK: String = "fallback"
 
+/** [Answer.source] of a hard sample that the second path of a cascade answered. */
+public const val CASCADE: String = "cascade"
+
 /** [Answer.source] of a hard sample that the plan leaves without an answer. */
 public const val ABSTAINED: String = "abstained"
 
@@ -145,7 +148,7 @@ public class Answer(
 internal fun sources(plan: Plan, outcome: Outcome): List<String> {
     val end = if (plan.split == null) SUBNET else FALLBACK
     val (decider, mark) = when (val policy = plan.hard) {
-        Hard.AnswerLocally -> null to end
+        Hard.AnswerLocally, is Hard.Cascade -> null to end // a cascade ends with its first path here
         is Hard.Abstain -> policy.decider to ABSTAINED
         is Hard.Ask -> policy.decider to FALLBACK
     }

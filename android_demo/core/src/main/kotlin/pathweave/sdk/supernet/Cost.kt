@@ -103,6 +103,7 @@ public data class PlanCost(
     val shareAsked: Double = 0.0,
     val shareAbstained: Double = 0.0,
     val shareAskedEarly: Double = 0.0,
+    val shareSecond: Double = 0.0,
 ) {
     /** The share of samples that get an answer. */
     public val coverage: Double get() = 1.0 - shareAbstained

@@ -11,6 +11,9 @@ public enum class Kind {
 
     EXITS,
 
+    /** Hard samples answered by a second, more accurate subnet on this device. */
+    CASCADE,
+
     /** Hard samples without an answer. */
     ABSTAIN,
 

@@ -227,6 +227,20 @@ public sealed interface Hard {
         val sends: Sends = Sends.Input,
         val tail: List<Edge> = emptyList(),
     ) : Hard
+
+    /**
+     * Hard samples are answered by a second path on this device (Viola and Jones 2001; Wang et al. 2022).
+     *
+     * [subnet]: the second path, at an input size of its own. [position]: the cut point from which it goes on with the
+     * activations of the first, both being the same up to there; 0: it begins with the input.
+     *
+     * @throws UsageError the position is below 0.
+     */
+    public data class Cascade(val decider: Decider, val subnet: Subnet, val position: Int = 0) : Hard {
+        init {
+            if (position < 0) throw UsageError("a second path goes on from cut point 0 or later, not from $position")
+        }
+    }
 }
 
 /** Of a prior: a factor of half a billion. */
@@ -272,6 +286,9 @@ public data class Plan(
     /** Whether samples go to a server from an exit, before the end of the path. */
     val asksEarly: Boolean get() = exits.any { it.askBelow > 0.0 }
 
+    /** The path of a cascade's hard samples, null without a cascade. */
+    val second: Subnet? get() = (hard as? Hard.Cascade)?.subnet
+
     /** Whether nothing behind the split ever runs here. */
     internal val isHead: Boolean get() = split != null && split.fallback != Fallback.SUBNET
 
@@ -291,6 +308,7 @@ public data class Plan(
                     Hard.AnswerLocally -> null
                     is Hard.Abstain -> "abstain"
                     is Hard.Ask -> if (asksEarly) "ask early" else "ask"
+                    is Hard.Cascade -> "cascade"
                 },
             )
             return if (words.isEmpty()) "subnet" else words.joinToString(" + ")

@@ -118,6 +118,12 @@ private fun json(hard: Hard): JsonElement = when (hard) {
         },
         "tail" to json(hard.tail),
     )
+    is Hard.Cascade -> kind(
+        "cascade",
+        "decider" to json(hard.decider),
+        "subnet" to json(hard.subnet),
+        "position" to JsonPrimitive(hard.position),
+    )
 }
 
 /** Its tag in JSON. */
@@ -224,6 +230,7 @@ private fun hard(place: JsonPlace): Hard = place["kind"].oneOf { kind ->
         "answer" -> Hard.AnswerLocally.also { place.only("kind") }
         "abstain" -> Hard.Abstain(decider(place.only("kind", "decider")["decider"]))
         "ask" -> ask(place.only("kind", "decider", "server", "sends", "tail"))
+        "cascade" -> cascade(place.only("kind", "decider", "subnet", "position"))
         else -> null
     }
 }
@@ -233,6 +240,12 @@ private fun ask(place: JsonPlace) = Hard.Ask(
     server = server(place["server"]),
     sends = place.optional("sends")?.let(::sends) ?: Sends.Input,
     tail = place.optional("tail")?.let(::edges).orEmpty(),
+)
+
+private fun cascade(place: JsonPlace) = Hard.Cascade(
+    decider = decider(place["decider"]),
+    subnet = subnet(place["subnet"]),
+    position = place.optional("position")?.int() ?: 0,
 )
 
 private fun sends(place: JsonPlace): Sends =

@@ -261,7 +261,34 @@ public class Supernet(
                 checkDecider(hard.decider)
                 checkAsk(hard, plan.subnet)
             }
+            is Hard.Cascade -> {
+                checkDecider(hard.decider)
+                checkCascade(hard, plan)
+            }
         }
+    }
+
+    private fun checkCascade(cascade: Hard.Cascade, plan: Plan) {
+        check(cascade.subnet)
+        if (cascade.subnet == plan.subnet) throw UsageError("the second path of a cascade is the same as the first")
+        if (plan.split != null) throw UsageError("a plan whose path goes on at a server has no second path here")
+        val at = cascade.position
+        if (at > 0 && head(cascade.subnet, at) != head(plan.subnet, at)) {
+            throw UsageError("the paths of the cascade are not the same up to cut point $at")
+        }
+    }
+
+    /** The edges of [subnet] up to a cut point. */
+    private fun head(subnet: Subnet, position: Int): List<Edge> {
+        val last = walk(subnet).indexOfFirst { (_, block) -> block.end == position }
+        if (last < 0) throw UsageError("the path does not pass cut point $position")
+        return subnet.edges.take(last + 1)
+    }
+
+    /** The edges that a cascade runs for its hard samples alone; none without a cascade. */
+    internal fun secondEdges(plan: Plan): List<Edge> {
+        val cascade = plan.hard as? Hard.Cascade ?: return emptyList()
+        return walk(cascade.subnet).filter { (_, block) -> block.start >= cascade.position }.map { (edge, _) -> edge }
     }
 
     private fun checkPrior(prior: Prior) {

@@ -23,6 +23,7 @@ import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Exit
 import pathweave.sdk.supernet.ExitAtSize
 import pathweave.sdk.supernet.ExitChoice
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.UNREACHABLE_CONFIDENCE
@@ -58,6 +59,9 @@ internal class AnswersEverywhere(
 
     /** Logits at the end, [count, classes]. */
     val end: Tensor get() = tensor(exits.size)
+
+    /** Logits of the exit of this number in [exits], [count, classes]. */
+    fun ofExit(number: Int): Tensor = tensor(number)
 
     /** Those to the samples at [positions] alone. */
     fun part(positions: List<Int>): AnswersEverywhere = AnswersEverywhere(
@@ -181,7 +185,8 @@ internal class Answering(private val workspace: Workspace, private val costs: Co
             val (plan, samples) = each[0] to (0 until minOf(inputs.count, most))
             val found = samples.map { at ->
                 val sample = inputs.take(listOf(at), plan.inputSize)
-                val calls = plans.map { loaded -> { loaded.run(sample); Unit } }
+                val atSize = { _: List<Int>, size: ImageSize? -> inputs.take(listOf(at), size) }
+                val calls = plans.map { loaded -> { loaded.run(sample, null, asks = false, atSize = atSize); Unit } }
                 measureInterleaved(calls, Timing(MEASURED_ROUNDS), warmup = 1).map { it.medianMs }
             }
             return plans.indices.map { number -> found.map { it[number] }.average() }

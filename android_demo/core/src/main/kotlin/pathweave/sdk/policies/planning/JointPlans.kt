@@ -17,6 +17,8 @@ private const val MOST_STEPS = 150 // of a look at all paths with few exits, and
 private const val FEW_EXITS = 3 // of a path: these are searched to the end within the steps
 private val NOTHING_HARD = Decider.MaxConfidence(0.0) // no confidence lies below it
 
+private const val HALF = 0.5 // above, an answer that counts by its margin is right
+
 /**
  * A subnet without exits, all ways to decide at its end, and the exits that it may take.
  *
@@ -33,7 +35,7 @@ internal class JointPath(
     val hasManyExits: Boolean = exits.size > FEW_EXITS
     private val withoutCall = AskingEnd(
         rankings.map { it.bySample() },
-        route.correct,
+        BooleanArray(route.count) { route.correct[it] > HALF },
         serverRight,
         route.deviceMs[0],
         RemoteCall(0, 0.0, 0.0),

@@ -1,7 +1,8 @@
 /**
  * One planner over subnets, exits, deciders, abstention and asking a server: the best plan for a requirement. Pure.
  *
- * A part of device_sdk/policies/planning/planner.py and front.py, which judge routers, splits and views of samples too.
+ * A part of device_sdk/policies/planning/planner.py and front.py, which judge routers, splits and views of samples too,
+ * and cascades whose second path goes on where it leaves the first.
  * Plans that differ in a threshold alone are judged together in closed form, exits with asking are optimised together, and
  * the plan that wins is judged again sample by sample.
  */
@@ -124,7 +125,23 @@ internal class Planner(
     /** Plans that need no server, kept for all networks. */
     private fun familiesHere(power: Power?): List<Family> = local.flatMap { one ->
         val abstaining = if (one.abstaining.isEmpty() || Kind.ABSTAIN !in kinds) null else abstaining(one.plan, Sweep(one.abstaining), power)
-        listOfNotNull(Family(one.plan.kind, Costs.of(one.route.cost(power))) { _ -> one.plan }, abstaining)
+        val alone = Family(one.plan.kind, Costs.of(one.route.cost(power))) { _ -> one.plan }
+        listOfNotNull(alone, abstaining) + if (Kind.CASCADE in kinds) cascading(one, power) else emptyList()
+    }
+
+    /** The plan with each slower and more accurate subnet behind it, at every threshold. */
+    private fun cascading(one: LocalPlan, power: Power?): List<Family> {
+        if (one.abstaining.isEmpty()) return emptyList()
+        val (ownMs, ownAccuracy) = costs.latencyMs(one.plan.subnet) to evidence.credit(one.path.logits).average()
+        val sweep = Sweep(one.abstaining)
+        return evidence.paths
+            .filter { costs.latencyMs(it.answers.subnet) > ownMs && evidence.credit(it.logits).average() > ownAccuracy }
+            .map { it.answers }
+            .map { other ->
+                fun at(decider: Decider) = one.plan.copy(hard = Hard.Cascade(decider, other.subnet))
+                val asking = one.route.cascading(Hard.Cascade(UNFITTED[0], other.subnet))
+                Family(at(UNFITTED[0]).kind, sweep.costs(asking, power)) { at(sweep.decider(it)) }
+            }
     }
 
     private fun abstaining(plan: Plan, sweep: Sweep, power: Power?): Family {
@@ -136,7 +153,7 @@ internal class Planner(
         if (remote == null || one.asking.isEmpty() || Kind.ASK !in kinds) return emptyList()
         val sweep = Sweep(one.asking)
         fun at(number: Int) = one.plan.copy(hard = Hard.Ask(sweep.decider(number), remote.server))
-        val asking = Asking(evidence.right(remote.asked(one.route.logits)), remote.call(uplink))
+        val asking = Asking(evidence.credit(remote.asked(one.route.logits)), remote.call(uplink))
         return listOf(Family(at(0).kind, sweep.costs(asking, power), ::at))
     }
 

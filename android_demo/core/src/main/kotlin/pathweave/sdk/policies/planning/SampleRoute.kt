@@ -9,16 +9,19 @@ import pathweave.sdk.numerics.percentile
 import pathweave.sdk.offload.LogarithmicPool
 import pathweave.sdk.policies.costs.AnswersEverywhere
 import pathweave.sdk.policies.costs.ExitSamples
+import pathweave.sdk.search.byMargin
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.ExitAtSize
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Hard
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.PlanCost
 import pathweave.sdk.supernet.Power
 import pathweave.sdk.supernet.Prior
 import pathweave.sdk.supernet.RemoteRef
+import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Uplink
 
 /**
@@ -37,7 +40,7 @@ internal class SampleRoute(
 ) {
     val count: Int = evidence.count
     val open = BooleanArray(count) { true }
-    val correct = BooleanArray(count)
+    val correct = DoubleArray(count) // what each answer counts, 0 to 1
     val deviceMs = DoubleArray(count)
     private val transferMs = DoubleArray(count)
     private val serverMs = DoubleArray(count)
@@ -45,13 +48,16 @@ internal class SampleRoute(
     private val askedEarly = BooleanArray(count)
     private var asked = BooleanArray(count)
     private var abstained = BooleanArray(count)
+    private var second = BooleanArray(count)
     var isTimed: Boolean = true
         private set
-    val peakBytes: Long
+    var peakBytes: Long
+        private set
     val logits: Tensor
 
     init {
         val deciding = plan.exits.filter { it.decides }
+        val counted = deciding.associate { it.exit to path.credit(it.exit, evidence) }
         peakBytes = costs.peakBytes(plan.subnet) + exitBytes(costs, plan.copy(exits = deciding))
         var triedMs = costs.callOverheadMs
         for (choice in deciding) {
@@ -64,13 +70,13 @@ internal class SampleRoute(
                 if (!answers && !asks) continue
                 open[at] = false
                 deviceMs[at] = exit.reachMs + triedMs
-                if (answers) correct[at] = exit.right[at]
+                if (answers) correct[at] = counted.getValue(choice.exit)[at]
                 askedEarly[at] = asks
             }
         }
         val remote = evidence.remote.takeIf { plan.split != null }
         logits = remote?.logits ?: path.logits
-        val right = remote?.let { evidence.right(it.logits) } ?: path.answers.rightAtEnd
+        val right = evidence.credit(logits)
         val endMs = if (remote == null) costs.latencyMs(plan.subnet) + triedMs else triedMs
         for (at in 0 until count) {
             if (!open[at]) continue
@@ -102,16 +108,42 @@ internal class SampleRoute(
             Hard.AnswerLocally -> Unit
             is Hard.Abstain -> abstained = decided(policy.decider)
             is Hard.Ask -> ask(decided(policy.decider), checkNotNull(evidence.remote), uplink)
+            is Hard.Cascade -> cascade(policy)
         }
         return this
+    }
+
+    private fun cascade(policy: Hard.Cascade) {
+        val found = cascading(policy)
+        second = decided(policy.decider, found.apartMs)
+        for (at in 0 until count) {
+            if (!second[at]) continue
+            deviceMs[at] += found.hereMs
+            correct[at] = found.correct[at]
+        }
+        peakBytes = checkNotNull(found.peakBytes)
+    }
+
+    /** What the cascade's second path does, if every sample took it. Both paths stay loaded; one runs at a time. */
+    fun cascading(policy: Hard.Cascade): Asking {
+        val other = evidence.paths.first { it.answers.subnet == policy.subnet }
+        val shared = if (policy.position > 0) sharedEdges(plan.subnet, policy.subnet) else 0
+        val rest = Subnet(policy.subnet.edges.drop(shared))
+        val again = if (policy.subnet.inputSize == plan.inputSize) 0.0 else evidence.prepareMs[policy.subnet.inputSize] ?: 0.0
+        return Asking(
+            evidence.credit(other.logits),
+            hereMs = costs.latencyMs(rest) + costs.callOverheadMs + again,
+            apartMs = if (policy.position > 0) costs.exitOverheadMs else 0.0,
+            peakBytes = peakBytes + costs.peakBytes(rest),
+        )
     }
 
     /** What the decision takes for each sample that is open; not yet part of the way to the end. */
     fun decidingMs(decider: Decider): Double = costs.decidingMs(decider)
 
     /** The open samples that [decider] calls hard, once the decision is paid for. */
-    private fun decided(decider: Decider): BooleanArray {
-        val decidingMs = decidingMs(decider)
+    private fun decided(decider: Decider, apartMs: Double = 0.0): BooleanArray {
+        val decidingMs = decidingMs(decider) + apartMs
         for (at in 0 until count) if (open[at]) deviceMs[at] += decidingMs
         val found = hardSamples(decider, logits)
         return BooleanArray(count) { open[it] && found[it] }
@@ -121,7 +153,7 @@ internal class SampleRoute(
         asked = BooleanArray(count) { hard[it] || askedEarly[it] }
         send(asked, remote.call(uplink))
         // an exit's answer is not pooled with the server's
-        val (servers, pooled) = evidence.right(remote.logits) to evidence.right(remote.asked(path.logits))
+        val (servers, pooled) = evidence.credit(remote.logits) to evidence.credit(remote.asked(path.logits))
         for (at in 0 until count) if (asked[at]) correct[at] = if (askedEarly[at]) servers[at] else pooled[at]
     }
 
@@ -142,7 +174,7 @@ internal class SampleRoute(
         val answered = (0 until count).filter { !abstained[it] }
         val knownMs = latencyMs.takeIf { isTimed }
         return PlanCost(
-            accuracy = if (answered.isEmpty()) null else answered.count { correct[it] }.toDouble() / answered.size,
+            accuracy = if (answered.isEmpty()) null else answered.sumOf { correct[it] } / answered.size,
             latencyMs = knownMs?.average(),
             p95LatencyMs = knownMs?.let { percentile(it.sorted(), P95) },
             bytesSent = meanSentBytes,
@@ -152,6 +184,7 @@ internal class SampleRoute(
             shareAsked = share { asked[it] },
             shareAbstained = share { abstained[it] },
             shareAskedEarly = share { askedEarly[it] },
+            shareSecond = share { second[it] },
         )
     }
 
@@ -168,6 +201,10 @@ internal class SampleRoute(
 
     private fun share(counts: (Int) -> Boolean) = (0 until count).count(counts).toDouble() / count
 }
+
+/** The number of edges with which both paths begin. */
+private fun sharedEdges(one: Subnet, other: Subnet): Int =
+    one.edges.zip(other.edges).takeWhile { (own, others) -> own == others }.size
 
 /** What the exits of [plan] take while they are loaded. */
 internal fun exitBytes(costs: CostModel, plan: Plan): Long = plan.exits.sumOf {
@@ -186,6 +223,10 @@ internal class PathEvidence(
 ) {
     val logits: Tensor = answers.end
 
+    /** What each answer of an exit counts. */
+    fun credit(id: String, evidence: PlanEvidence): DoubleArray =
+        evidence.credit(answers.ofExit(answers.exits.indexOfFirst { it.id == id }))
+
     fun atExit(id: String, costs: CostModel): ExitSamples =
         answers.atExit(answers.exits.indexOfFirst { it.id == id }, costs)
 }
@@ -193,15 +234,37 @@ internal class PathEvidence(
 /**
  * Answers to the same private samples: of subnets, [paths], and of the server's model, [remote].
  *
- * [labels]: class indices, one per sample.
+ * [labels]: class indices, one per sample. [prepareMs]: of preparing a sample at an input size; 0 where it was not
+ * measured. [marginScale]: answers count by their margins, on this scale ([byMargin]); 0: as right or wrong.
  */
-internal class PlanEvidence(val labels: IntArray, val paths: List<PathEvidence>, val remote: RemoteEvidence?) {
+internal class PlanEvidence(
+    val labels: IntArray,
+    val paths: List<PathEvidence>,
+    val remote: RemoteEvidence?,
+    val prepareMs: Map<ImageSize?, Double> = emptyMap(),
+    private val marginScale: Double = 0.0,
+) {
     val count: Int get() = labels.size
 
-    fun withoutExits() = PlanEvidence(labels, paths.map { PathEvidence(it.answers, emptyList()) }, remote)
+    fun withoutExits() = PlanEvidence(labels, paths.map { PathEvidence(it.answers, emptyList()) }, remote, prepareMs, marginScale)
+
+    /** What each answer of [logits] [count, classes] counts, 0 to 1. */
+    fun credit(logits: Tensor): DoubleArray = when (marginScale) {
+        0.0 -> right(logits).let { found -> DoubleArray(count) { if (found[it]) 1.0 else 0.0 } }
+        else -> byMargin(margins(logits, labels), marginScale)
+    }
 
     fun right(logits: Tensor): BooleanArray =
         argmax(logits).let { found -> BooleanArray(count) { found[it] == labels[it] } }
+}
+
+/** Logit of the label minus the largest of the others: [count, classes] → [count]. */
+internal fun margins(logits: Tensor, labels: IntArray): DoubleArray {
+    val (values, classes) = logits.floats() to logits.size / logits.batch
+    return DoubleArray(labels.size) { sample ->
+        val others = (0 until classes).filter { it != labels[sample] }.maxOf { values[sample * classes + it] }
+        values[sample * classes + labels[sample]].toDouble() - others
+    }
 }
 
 /**

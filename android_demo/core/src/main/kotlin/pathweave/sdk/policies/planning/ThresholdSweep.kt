@@ -103,8 +103,24 @@ internal class Ranking private constructor(
     }
 }
 
-/** What becomes of hard samples that a server is asked about: whether it is right about each, and the call. */
-internal class Asking(val correct: BooleanArray, val call: RemoteCall)
+private val NO_CALL = RemoteCall(0, 0.0, 0.0)
+
+/**
+ * What hard samples are handed on to, a server or the second path of a cascade: what each answer then counts.
+ *
+ * [hereMs]: milliseconds of the second path; [apartMs]: that every sample takes longer at the end, hard or not, since the
+ * path is run in two parts; [peakBytes]: of both paths, null where it stays that of the first.
+ */
+internal class Asking(
+    val correct: DoubleArray,
+    val call: RemoteCall = NO_CALL,
+    val hereMs: Double = 0.0,
+    val apartMs: Double = 0.0,
+    val peakBytes: Long? = null,
+) {
+    /** Whether a server is asked. */
+    val atServer: Boolean get() = peakBytes == null
+}
 
 /** All thresholds of several deciders behind one route, one after the other. */
 internal class Sweep(private val rankings: List<Ranking>, private val route: SampleRoute = rankings[0].route) {
@@ -122,53 +138,55 @@ internal class Sweep(private val rankings: List<Ranking>, private val route: Sam
     /** The costs at all thresholds. [asking]: null: hard samples stay without an answer. */
     fun costs(asking: Asking?, power: Power?): Costs {
         val count = route.count
-        val call = asking?.call ?: RemoteCall(0, 0.0, 0.0)
-        val addedMs = call.totalMs
-        val addedMj = power?.let { it.radioW * call.transferMs + it.waitingW * call.serverMs } ?: Double.NaN
+        val call = asking?.call ?: NO_CALL
+        val (hereMs, apartMs) = (asking?.hereMs ?: 0.0) to (asking?.apartMs ?: 0.0)
+        val addedMs = hereMs + call.totalMs
+        val addedMj = power?.let { it.activeW * hereMs + it.radioW * call.transferMs + it.waitingW * call.serverMs }
+            ?: Double.NaN
         val hardest = rankings.flatMap { it.hardest.asList() }.toIntArray()
         val (lost, won) = ofHardest(route.correct) to asking?.let { ofHardest(it.correct) }
-        val right = route.correct.count { it }
-        val p95Ms = rankings.flatMap { p95Ms(it, addedMs) }
-        val meanMs = ofEach { if (route.isTimed) route.latencyMs(it).average() else Double.NaN }
-        val meanMj = ofEach { if (power != null && route.isTimed) route.energyMj(power, it).average() else Double.NaN }
+        val right = route.correct.sum()
+        val p95Ms = rankings.flatMap { p95Ms(it, addedMs, apartMs) }
+        val meanMs = ofEach(apartMs) { if (route.isTimed) route.latencyMs(it).average() else Double.NaN }
+        val meanMj = ofEach(apartMs) { if (power != null && route.isTimed) route.energyMj(power, it).average() else Double.NaN }
         val sent = route.meanSentBytes
 
         fun column(of: (at: Int, share: Double) -> Double) = DoubleArray(hardest.size) { of(it, hardest[it].toDouble() / count) }
         return Costs(
             accuracy = column { at, _ ->
                 val answered = if (won != null) count else count - hardest[at]
-                if (answered == 0) Double.NaN else (right - lost[at] + (won?.get(at) ?: 0)).toDouble() / answered
+                if (answered == 0) Double.NaN else (right - lost[at] + (won?.get(at) ?: 0.0)) / answered
             },
             latencyMs = column { at, share -> meanMs[at] + share * addedMs },
             p95LatencyMs = column { at, _ -> if (route.isTimed) p95Ms[at] else Double.NaN },
             energyMj = column { at, share -> meanMj[at] + share * addedMj },
             bytesSent = column { _, share -> sent + share * call.sizeBytes },
-            peakBytes = column { _, _ -> route.peakBytes.toDouble() },
+            peakBytes = column { _, _ -> (asking?.peakBytes ?: route.peakBytes).toDouble() },
             coverage = column { _, share -> if (asking != null) 1.0 else 1.0 - share },
-            shareAsked = column { _, share -> if (asking != null) share else 0.0 },
+            shareAsked = column { _, share -> if (asking?.atServer == true) share else 0.0 },
         )
     }
 
     /** At each threshold of [one]; its decision is part of what samples at the end take. */
-    private fun p95Ms(one: Ranking, addedMs: Double): List<Double> {
-        val percentiles = Percentiles(route.latencyMs(route.decidingMs(one.kind)), addedMs)
+    private fun p95Ms(one: Ranking, addedMs: Double, apartMs: Double): List<Double> {
+        val percentiles = Percentiles(route.latencyMs(route.decidingMs(one.kind) + apartMs), addedMs)
         return one.hardest.map(percentiles::of)
     }
 
-    /** At each threshold what its decider takes; [of]: by its time for a sample. */
-    private fun ofEach(of: (decidingMs: Double) -> Double): List<Double> = rankings.flatMap { one ->
-        val value = of(route.decidingMs(one.kind))
+    /** At each threshold what its decider takes; [of]: by its time for a sample, and [apartMs]. */
+    private fun ofEach(apartMs: Double, of: (decidingMs: Double) -> Double): List<Double> = rankings.flatMap { one ->
+        val value = of(route.decidingMs(one.kind) + apartMs)
         List(one.hardest.size) { value }
     }
 
-    /** How many of the samples that each threshold calls hard are among [counted]. */
-    private fun ofHardest(counted: BooleanArray): IntArray = rankings.flatMap { one ->
-        var (at, sum) = 0 to 0
+    /** The sum of [counted] over the samples that each threshold calls hard. */
+    private fun ofHardest(counted: DoubleArray): DoubleArray = rankings.flatMap { one ->
+        var (at, sum) = 0 to 0.0
         one.hardest.map { hardest ->
-            while (at < hardest) if (counted[one.samples[at++]]) sum++
+            while (at < hardest) sum += counted[one.samples[at++]]
             sum
         }
-    }.toIntArray()
+    }.toDoubleArray()
 }
 
 /** The 95th percentile of latencies; all samples that reach the end take equally long, and longest. */

@@ -92,6 +92,7 @@ private fun costOf(cost: PlanCost) = JsonObject(
         "share_asked" to cost.shareAsked,
         "share_asked_early" to cost.shareAskedEarly,
         "share_abstained" to cost.shareAbstained,
+        "share_second" to cost.shareSecond,
     ).mapValues { JsonPrimitive(it.value) },
 )
 

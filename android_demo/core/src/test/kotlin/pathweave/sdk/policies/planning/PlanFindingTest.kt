@@ -106,6 +106,7 @@ class PlanFindingTest {
                 Hard.AnswerLocally -> null to null
                 is Hard.Abstain -> hard.decider to null
                 is Hard.Ask -> hard.decider to argmax(server.logits)
+                is Hard.Cascade -> hard.decider to argmax(ends.getValue(hard.subnet))
             }
             val atEnd = decider?.let { hardSamples(it, own) } ?: List(COUNT) { false }
             val hard = List(COUNT) { askedEarly[it] || atEnd[it] && !early[it] }
@@ -116,18 +117,24 @@ class PlanFindingTest {
             }
             if (answered.isNotEmpty()) assertEquals(right.toDouble() / answered.size, cost.accuracy!!, 1e-12, "$plan")
             val share = hard.count { it } / 200.0
-            assertEquals(share, if (answers != null) cost.shareAsked else cost.shareAbstained, 1e-12, "$plan")
+            val second = plan.second
+            val counted = if (second != null) cost.shareSecond else if (answers != null) cost.shareAsked else cost.shareAbstained
+            assertEquals(share, counted, 1e-12, "$plan")
             assertEquals(early.count { it } / 200.0, cost.shareEarly, 1e-12)
             assertEquals(askedEarly.count { it } / 200.0, cost.shareAskedEarly, 1e-12)
             val tried = 0.125 + if (choice == null) 0.0 else 0.75
             val decided = decider?.let(costs::decidingMs) ?: 0.0
             val each = List(COUNT) { at ->
                 val here = tried + if (early[at] || askedEarly[at]) 3.0 - 0.25 else costs.latencyMs(plan.subnet) + decided
-                here + if (hard[at] && answers != null) server.uplink.transferMs(1000) + 3 else 0.0
+                here + when {
+                    !hard[at] || answers == null -> 0.0
+                    second != null -> costs.latencyMs(second) + 0.125
+                    else -> server.uplink.transferMs(1000) + 3
+                }
             }
             assertEquals(each.average(), cost.latencyMs!!, 1e-9)
             assertEquals(percentile(each.sorted(), 0.95), cost.p95LatencyMs!!, 1e-9)
-            assertEquals(if (answers == null) 0.0 else 1000 * share, cost.bytesSent, 1e-9)
+            assertEquals(if (answers == null || second != null) 0.0 else 1000 * share, cost.bytesSent, 1e-9)
             assertEquals(costs.peakBytes(plan.subnet) + if (choice == null) 0 else 7, cost.peakBytes)
         }
         val kinds = found.map { it.kind }.toSet()
