@@ -7,6 +7,7 @@ from device_sdk.supernet.cost import PlanCost as PlanCost
 from device_sdk.supernet.plan import Abstain as Abstain
 from device_sdk.supernet.plan import AnswerLocally as AnswerLocally
 from device_sdk.supernet.plan import Ask as Ask
+from device_sdk.supernet.plan import Cascade as Cascade
 from device_sdk.supernet.plan import Edge as Edge
 from device_sdk.supernet.plan import Entropy as Entropy
 from device_sdk.supernet.plan import ExitChoice as ExitChoice

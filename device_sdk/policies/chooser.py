@@ -208,17 +208,18 @@ def _planned(
     planner = answered.planner(kinds, max_drop=goal.max_drop, timed_exits=timed_exits)
     choice = planner.best(requirement, network, here.power)
     notes, timed = here.servers.notes, _timed_ways(workspace, choice, samples.inputs) if confirm else None
-    again = _CHOSEN_AGAIN
+    again, stricter = _CHOSEN_AGAIN, requirement
     while timed is not None and _fails(timed, resolved, choice.plan):
         again -= 1
-        if again and choice.plan.second is not None and requirement.latency_ms is not None:
-            requirement = _stricter(requirement, timed[0])
+        quicker = _quicker_cascade(choice, planner, stricter, timed[0], here) if again else None
+        if quicker is not None:
+            choice, stricter = quicker
         else:
             left_out, named = ("exits", "exits are") if choice.plan.second is None else ("cascade", "cascades are")
             notes = (*notes, f"{named} left out: with them calls took {timed[0]:.3g} ms, without {timed[1]:.3g} ms")
             kinds = [kind for kind in kinds if kind != left_out]
             planner = answered.planner(kinds, timed_exits=timed_exits)
-        choice = planner.best(requirement, network, here.power)
+            choice = planner.best(requirement, network, here.power)
         timed = _timed_ways(workspace, choice, samples.inputs)
     if found is not None and goal.is_budget and choice.kind == "subnet":
         rivals = [one for kind, one in choice.by_kind.items() if kind != "subnet" and not one.misses]
@@ -287,6 +288,17 @@ def _fitting(
             if choice.kind != "subnet":
                 return choice, None
     raise AssertionError("the last attempt returns or raises")
+
+
+def _quicker_cascade(
+    choice: Choice, planner: PromisedPlans, requirement: Requirement, took_ms: float, here: Here
+) -> tuple[Choice, Requirement] | None:
+    """The best plan under a stricter limit, and that limit, where a cascade ``took_ms``; None where none keeps it."""
+    if choice.plan.second is None or requirement.latency_ms is None:
+        return None
+    stricter = _stricter(requirement, took_ms)
+    nearest = planner.nearest(stricter, here.servers.network, here.power)
+    return None if nearest.misses else (nearest, stricter)
 
 
 def _stricter(requirement: Requirement, took_ms: float) -> Requirement:

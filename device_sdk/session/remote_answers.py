@@ -367,7 +367,7 @@ def _unfit(model: RemoteModel | None, server: RemoteRef, *, sends_inputs: bool) 
 
 
 def _sources(plan: Plan, outcome: Outcome) -> list[str]:
-    if not plan.exits and plan.split is None and plan.second is None:
+    if not plan.exits and plan.split is None and not isinstance(plan.hard, Cascade):
         return [SUBNET] * len(outcome.output)
     names = [*(f"exit {choice.exit}" for choice in plan.exits), SUBNET, SERVER, FALLBACK, ABSTAINED, CASCADE]
     return [names[number] for number in outcome.answered_by]

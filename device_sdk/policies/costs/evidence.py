@@ -49,7 +49,7 @@ class Evidence:
         return np.asarray(logits.argmax(axis=-1) == self.labels)
 
     def credit(self, logits: Array) -> npt.NDArray[np.bool_] | npt.NDArray[np.float64]:
-        """What each answer of ``logits`` [count, classes] counts, 0 to 1: [count]."""
+        """Worth of each answer of ``logits`` [count, classes], 0 to 1: [count]."""
         return by_margin(self.margins(logits), self.margin_scale) if self.margin_scale else self.right(logits)
 
     def margins(self, logits: Array) -> npt.NDArray[np.float64]:

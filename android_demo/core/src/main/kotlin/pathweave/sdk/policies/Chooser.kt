@@ -29,6 +29,7 @@ import pathweave.sdk.policies.costs.AnswersEverywhere
 import pathweave.sdk.policies.costs.DROPS
 import pathweave.sdk.policies.exits.withFurtherExits
 import pathweave.sdk.policies.planning.Choice
+import pathweave.sdk.policies.planning.Nearest
 import pathweave.sdk.policies.planning.PathEvidence
 import pathweave.sdk.policies.planning.PlanEvidence
 import pathweave.sdk.policies.planning.Planner
@@ -328,16 +329,21 @@ private class Choosing(
         var (limited, kinds, again) = Triple(requirement, wish.kinds, CHOSEN_AGAIN)
         while (timed != null && !pays(timed, nearest.choice.plan)) {
             val (cascades, limitMs) = (nearest.choice.plan.second != null) to limited.latencyMs
+            var quicker: Nearest? = null
             if (--again > 0 && cascades && limitMs != null) {
                 limited = limited.copy(latencyMs = limitMs * minOf(limitMs / timed[0], STRICTER))
+                quicker = planner.nearest(limited, servers?.uplink, wish.power).takeIf { it.choice.misses.isEmpty() }
+            }
+            if (quicker != null) {
+                nearest = quicker
             } else {
                 val (withMs, withoutMs) = timed.map { "%.3g".format(Locale.ROOT, it) }
                 val named = if (cascades) "cascades" else "exits"
                 notes += "$named are left out: with them calls took $withMs ms, without $withoutMs ms"
                 kinds = kinds - if (cascades) Kind.CASCADE else Kind.EXITS
                 planner = Planner(if (Kind.EXITS in kinds) known else known.withoutExits(), costs, kinds)
+                nearest = planner.nearest(requirement, servers?.uplink, wish.power)
             }
-            nearest = planner.nearest(limited, servers?.uplink, wish.power)
             timed = inTurns(answering, nearest.choice.plan)
         }
         val choice = nearest.choice
