@@ -121,7 +121,8 @@ class SteppedPlan:
     ) -> None:
         self.steps = [
             Step(number, stretch, segment.exit)
-            for number, (segment, stretch) in enumerate(zip(found, loaded.stretches, strict=True))
+            # a cascade's second path, which is no step, is loaded behind them
+            for number, (segment, stretch) in enumerate(zip(found, loaded.stretches, strict=False))
             if stretch is not None
         ]
         self._calls, self._hurry = calls, hurry

@@ -367,3 +367,34 @@ def test_a_real_profile_leads_to_a_subnet_that_measures_within_the_budget(run, b
     assert found.measured.latency_ms <= found.goal.latency_ms * EQUAL_LATENCY
     assert found.subnet != bundle.supernet.original
     assert found.measured.ratio == found.measured.latency_ms / found.measured.full_ms < 1
+
+
+WITH_CASCADES = ("subnets", "cascade")
+
+
+def test_a_cascade_may_keep_a_budget_on_average_that_its_second_path_exceeds(run, bundle, timed):
+    timed(200.0, 50.0)
+    plain = run(Goal(latency_ms=200.0))
+    found = run(Goal(latency_ms=200.0), consider=WITH_CASCADES)
+    assert found.plan.kind == "cascade"
+    assert found.expected.latency_ms <= 200.0
+    assert found.held_out.accuracy >= plain.held_out.accuracy
+    assert (found.measured.latency_ms, found.measured.without_exits_ms) == (200.0, 50.0)
+    assert 0 < found.expected.share_second < 1
+    bundle.supernet.check_plan(found.plan)
+
+
+def test_cascades_that_measure_above_the_limit_again_and_again_are_left_out(run, timed):
+    timed(500.0, 50.0)
+    found = run(Goal(latency_ms=200.0), consider=WITH_CASCADES)
+    assert found.plan.second is None
+    assert any("cascades are left out" in note for note in found.notes)
+
+
+def test_a_cascade_that_measures_too_slow_gives_way_to_a_quicker_one(run, monkeypatch):
+    times_ms = iter([[300.0, 50.0], [190.0, 50.0]])
+    monkeypatch.setattr(chooser, "measured_in_turns", lambda *_: next(times_ms))
+    found = run(Goal(latency_ms=200.0), consider=WITH_CASCADES)
+    assert found.plan.kind == "cascade"
+    assert found.expected.latency_ms <= 200.0 * 200.0 / 300.0
+    assert found.measured.latency_ms == 190.0
