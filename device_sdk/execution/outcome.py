@@ -12,8 +12,8 @@ from device_sdk.runtimes.port import Array
 AT_END = 0  # the end of the subnet, here
 AT_SERVER = 1  # the end of the subnet, at the server
 AFTER_FAILURE = 2  # the split's fallback, here, since the server did not answer
-BY_SECOND = 4  # the end of a cascade's second path
 UNANSWERED = 3  # nothing: the split's server did not answer, and the plan abstains without it
+BY_SECOND = 4  # the end of a cascade's second path
 
 
 @dataclass(frozen=True)

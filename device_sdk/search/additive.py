@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.random_source import SplitMix64
+from device_sdk.runtimes.port import Array
 from device_sdk.search.port import Evaluator
 from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
@@ -259,6 +260,17 @@ def margin_scale(full_model_margins: Floats, count: int) -> float:
     """Scale of the logistic function by which answers to ``count`` samples count (see ``smoothed``)."""
     width = _AZZALINI * _deviation(full_model_margins) * count ** (-1 / 3)
     return max(_LOGISTIC * width, float(np.finfo(np.float32).tiny))
+
+
+def label_margins(logits: Array, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    """Each label's logit minus the largest of the others [count]; the lowest number where that is no number."""
+    place = labels[:, None]
+    others = logits.astype(np.float32)
+    own = np.take_along_axis(others, place, axis=-1)[:, 0]
+    np.put_along_axis(others, place, -np.inf, axis=-1)
+    with np.errstate(invalid="ignore"):
+        margins = own - others.max(axis=-1)
+    return np.nan_to_num(margins, nan=float(np.finfo(np.float32).min))
 
 
 def by_margin(margins: Floats, scale: float) -> Floats:

@@ -30,8 +30,8 @@ class Answer:
     ``output``: logits [batch, classes]; ``source``: where each answer comes from: ``exit <id>``, ``subnet``,
     ``cascade`` (its second path), ``server``, ``fallback`` (the subnet or an exit in place of a server that did not
     answer) or ``abstained`` (the plan gives no answer; the logits are the subnet's, or no numbers where nothing was
-    computed); ``latency_ms``: of running
-    the plan, without the preparation of raw images; ``plan``: the one that ran.
+    computed); ``latency_ms``: of running the plan, without the preparation of raw images, but for that of a cascade's
+    second path; ``plan``: the one that ran.
     """
 
     output: Array

@@ -77,10 +77,16 @@ class SampleChecker:
     def some(
         self, images: Array | Image.Image, positions: npt.NDArray[np.int64], input_size: tuple[int, ...] = ()
     ) -> Array:
-        """As ``either``, of the samples at ``positions`` alone: [count, *input]."""
+        """As ``either``, of the samples at ``positions`` alone: [count, *input].
+
+        Prepared tensors were taken before: they may have the size of another plan, and are resized.
+        """
+        if isinstance(images, np.ndarray) and images.dtype != np.uint8:
+            batch = images if images.ndim > len(self._input.shape) else images[np.newaxis]
+            return resize_prepared(batch[positions], input_size or self._input.shape[1:])
         if isinstance(images, np.ndarray) and images.ndim == 4:
-            return self.either(images[positions], input_size)
-        return self.either(images, input_size)[positions]
+            return self.prepare(images[positions], input_size)
+        return self.prepare(images, input_size)[positions]
 
     def pixels(self, samples: Any) -> Pixels:
         """A batch of raw images, or a sequence of images of any sizes, as arrays [height, width, channels]."""

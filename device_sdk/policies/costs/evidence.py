@@ -11,7 +11,7 @@ import numpy.typing as npt
 from device_sdk.offload.remote_model import LogarithmicPool
 from device_sdk.policies.splitting.path_splits import NO_HANDLING, Handling
 from device_sdk.runtimes.port import Array
-from device_sdk.search.additive import by_margin
+from device_sdk.search.additive import by_margin, label_margins
 from device_sdk.supernet.cost import CostModel, Uplink
 from device_sdk.supernet.plan import Edge, RemoteRef, Subnet
 
@@ -53,11 +53,8 @@ class Evidence:
         return by_margin(self.margins(logits), self.margin_scale) if self.margin_scale else self.right(logits)
 
     def margins(self, logits: Array) -> npt.NDArray[np.float64]:
-        """Logit of the label minus the largest of the others: [count, classes] → [count]."""
-        own = np.take_along_axis(logits, self.labels[:, None], axis=1)[:, 0].astype(np.float64)
-        others = logits.copy()
-        np.put_along_axis(others, self.labels[:, None], -np.inf, axis=1)
-        return own - others.max(axis=1)
+        """Logits of the labels minus the largest of the others: [count, classes] → [count]."""
+        return label_margins(logits, self.labels).astype(np.float64)
 
     def asked(self, server: RemoteRef, own: Array) -> Array | None:
         """The logits of hard samples [count, classes] once ``server`` was asked; None if its answers are not known.

@@ -15,6 +15,7 @@ from device_sdk.data.inputs import Inputs, as_inputs
 from device_sdk.errors import ClosedError, DataError, InputError, UsageError
 from device_sdk.execution.loaded_segments import corrected
 from device_sdk.runtimes.port import Array, LoadedStretch
+from device_sdk.search.additive import label_margins
 from device_sdk.search.evaluation.prefix_tree import (
     FeatureCache,
     Prefix,
@@ -214,7 +215,7 @@ class PrefixTreeEvaluator:
         batches = sorted(self._references)
         labels = np.concatenate([self._labels[self._samples(batch)] for batch in batches])
         logits = np.concatenate([self._references[batch] for batch in batches])
-        return _margins(corrected(logits, self._prior), labels).astype(np.float64)
+        return label_margins(corrected(logits, self._prior), labels).astype(np.float64)
 
     def release(self) -> None:
         """Free all sessions and features; they are loaded again on demand. Results are kept."""
@@ -277,7 +278,7 @@ class PrefixTreeEvaluator:
             answers = self._answers[Subnet(node.prefix)]
             logits = corrected(features[-1], self._prior)
             answers.correct[samples] = logits.argmax(axis=-1) == self._labels[samples]
-            answers.margins[samples] = _margins(logits, self._labels[samples])
+            answers.margins[samples] = label_margins(logits, self._labels[samples])
             distances = _centred(features[-1]) - _centred(self._references[batch])  # the prior adds the same to both
             answers.distances[samples] = (distances**2).mean(axis=-1)
             with self._recording:
@@ -373,17 +374,6 @@ class _Answers:
 def _centred(logits: Array) -> Array:
     """Logits shifted to a mean of 0, which leaves the probabilities unchanged: [batch, classes]."""
     return logits - logits.mean(axis=-1, keepdims=True)
-
-
-def _margins(logits: Array, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-    """Each label's logit minus the largest of the others [count]; the lowest number where that is no number."""
-    place = labels[:, None]
-    others = logits.astype(np.float32)
-    own = np.take_along_axis(others, place, axis=-1)[:, 0]
-    np.put_along_axis(others, place, -np.inf, axis=-1)
-    with np.errstate(invalid="ignore"):
-        margins = own - others.max(axis=-1)
-    return np.nan_to_num(margins, nan=float(np.finfo(np.float32).min))
 
 
 class _Sessions:

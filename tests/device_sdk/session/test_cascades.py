@@ -44,6 +44,15 @@ def test_the_second_path_takes_the_samples_anew_at_its_own_size(model, tensor):
     assert found.source == ("cascade",) * COUNT
 
 
+def test_samples_prepared_for_the_first_path_are_resized_for_the_second(model, tensor):
+    original = model.bundle.supernet.original
+    size = model.bundle.supernet.sizes[1]
+    prepared = np.ascontiguousarray(tensor[..., : size[0], : size[1]])
+    model.use(Plan(original.at(size), hard=Cascade(ALWAYS, original)))
+    for given in (prepared, prepared[0]):
+        assert set(model.infer(given).source) == {"cascade"}
+
+
 def test_some_samples_of_a_batch_are_taken_anew(model, tensor):
     original = model.bundle.supernet.original
     small = original.at(model.bundle.supernet.sizes[1])

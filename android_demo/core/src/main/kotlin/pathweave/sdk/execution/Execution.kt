@@ -270,8 +270,8 @@ private class LoadedSegment(val at: Int, val segment: PlanSegment, val stretch: 
 internal const val AT_END = 0 // the end of the subnet, here
 internal const val AT_SERVER = 1 // the end of the subnet, at the server
 internal const val AFTER_FAILURE = 2 // the split's fallback, here, since the server did not answer
-internal const val BY_SECOND = 4 // the end of a cascade's second path
 internal const val UNANSWERED = 3 // nothing: the split's server did not answer, and the plan abstains without it
+internal const val BY_SECOND = 4 // the end of a cascade's second path
 
 /**
  * The tensors at the cut point whose activations the plan may send: of [samples], positions in the batch, in order.

@@ -301,7 +301,7 @@ private fun meanSquare(one: FloatArray, other: FloatArray): Double {
 }
 
 /** The logit of [label] minus the largest of the others; the lowest number where that is no number. */
-private fun margin(logits: FloatArray, label: Int): Float {
+internal fun margin(logits: FloatArray, label: Int): Float {
     var other = Float.NEGATIVE_INFINITY
     for (at in logits.indices) if (at != label && !(logits[at] <= other)) other = logits[at]
     val margin = logits[label] - other

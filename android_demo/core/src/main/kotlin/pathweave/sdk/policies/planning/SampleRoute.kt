@@ -10,6 +10,7 @@ import pathweave.sdk.offload.LogarithmicPool
 import pathweave.sdk.policies.costs.AnswersEverywhere
 import pathweave.sdk.policies.costs.ExitSamples
 import pathweave.sdk.search.byMargin
+import pathweave.sdk.search.margin
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.ExitAtSize
@@ -258,12 +259,11 @@ internal class PlanEvidence(
         argmax(logits).let { found -> BooleanArray(count) { found[it] == labels[it] } }
 }
 
-/** Logit of the label minus the largest of the others: [count, classes] → [count]. */
+/** [margin] of each sample: [count, classes] → [count]. */
 internal fun margins(logits: Tensor, labels: IntArray): DoubleArray {
     val (values, classes) = logits.floats() to logits.size / logits.batch
     return DoubleArray(labels.size) { sample ->
-        val others = (0 until classes).filter { it != labels[sample] }.maxOf { values[sample * classes + it] }
-        values[sample * classes + labels[sample]].toDouble() - others
+        margin(values.copyOfRange(sample * classes, (sample + 1) * classes), labels[sample]).toDouble()
     }
 }
 
