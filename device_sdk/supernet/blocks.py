@@ -17,6 +17,7 @@ IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")  # names of bundles
 ITEM_BYTES = {"float32": 4, "float16": 2, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
 ORIGINAL = "original"  # the kind of the pretrained blocks, which lead from the input to the output
 STITCH = "stitch"  # the kind of the blocks that lead from one member of a family to another
+ENCODER, DECODER = "encoder", "decoder"  # the kinds of the blocks to and from a bottleneck, a narrow cut point
 
 
 class BlockKind(msgspec.Struct, frozen=True):
@@ -37,6 +38,8 @@ BLOCK_KINDS: dict[str, BlockKind] = {
     "shrunk": BlockKind("one"),
     "identity": BlockKind(weights=False, skip=True),
     STITCH: BlockKind(),
+    ENCODER: BlockKind(),
+    DECODER: BlockKind(),
 }
 
 

@@ -16,6 +16,8 @@ from functools import cached_property
 
 from device_sdk.errors import ManifestError, UsageError
 from device_sdk.supernet.blocks import (
+    DECODER,
+    ENCODER,
     ITEM_BYTES,
     Block,
     CutPoint,
@@ -92,7 +94,7 @@ class Supernet:
         self._check_input_sizes()
 
     def _check_originals(self) -> None:
-        """Each member's originals lead from 0 to N; every other cut point is passed by just one member."""
+        """Each member's originals lead from 0 to N; every other cut point is a bottleneck, or of just one member."""
         originals = [block for block in self.blocks if block.is_original]
         if len({one.name for one in self.members}) < len(self.members):
             raise ManifestError("two members have the same name")
@@ -106,8 +108,16 @@ class Supernet:
             if [block.start for block in chain] != ends[:-1] or ends[-1] != self.output_index:
                 raise ManifestError("the original blocks do not make one path from the input to the output")
             passed += ends[1:-1]
-        if sorted(passed) != list(range(1, self.output_index)):
-            raise ManifestError("a cut point is not one that the original blocks of just one member pass")
+        if sorted([*passed, *self._decoders]) != list(range(1, self.output_index)):
+            raise ManifestError("a cut point is no bottleneck and not one that just one member's original blocks pass")
+        for block in self.blocks:
+            if (block.kind == ENCODER) != (block.end in self._decoders) or (
+                (block.kind == DECODER) != (block.start in self._decoders)
+            ):
+                raise ManifestError(f"block {block.id} is {block.kind}, but runs from {block.start} to {block.end}")
+        kinds = [block.kind for block in self.blocks]
+        if not kinds.count(ENCODER) == len(self._encoders) == kinds.count(DECODER) == len(self._decoders):
+            raise ManifestError("a bottleneck has not just one encoder and one decoder")
 
     @cached_property
     def _chains(self) -> tuple[tuple[Block, ...], ...]:
@@ -115,6 +125,16 @@ class Supernet:
         if not self.members:
             return (tuple(sorted((one for one in self.blocks if one.is_original), key=lambda one: one.start)),)
         return tuple(tuple(self.block(name) for name in one.blocks) for one in self.members)
+
+    @cached_property
+    def _encoders(self) -> dict[int, Block]:
+        """The encoder that leads to each bottleneck."""
+        return {block.end: block for block in self.blocks if block.kind == ENCODER}
+
+    @cached_property
+    def _decoders(self) -> dict[int, Block]:
+        """The decoder that leads from each bottleneck."""
+        return {block.start: block for block in self.blocks if block.kind == DECODER}
 
     @cached_property
     def _places(self) -> tuple[dict[int, int], ...]:
@@ -336,8 +356,35 @@ class Supernet:
         return tuple(path.at(input_size) for path in self._any_size_originals) if input_size else self.originals
 
     def originals_from(self, position: int) -> tuple[Edge, ...]:
-        """The original blocks from a cut point to the output, of the member that passes it."""
+        """The original blocks from a cut point to the output, of the member that passes it.
+
+        From a bottleneck its decoder comes first.
+        """
+        decoder = self._decoders.get(position)
+        if decoder is not None:
+            return (*self.edges_along([decoder]), *self.originals_from(decoder.end))
         return self.edges_along(self.original_stretches(position, self.output_index)[0])
+
+    @property
+    def bottlenecks(self) -> tuple[int, ...]:
+        """The cut points that no original path passes: an encoder leads to each, a decoder from it."""
+        return tuple(sorted(self._decoders))
+
+    def through(self, subnet: Subnet, position: int) -> Subnet | None:
+        """``subnet``, by way of bottleneck ``position`` where it is one; None if the path cannot pass there.
+
+        It can where it passes the start of the bottleneck's encoder and the end of its decoder.
+        """
+        ends = [0, *(block.end for _, block in self.walk(subnet))]
+        if position in ends:
+            return subnet
+        if position not in self._decoders or subnet.input_size:
+            return None
+        encoder, decoder = self._encoders[position], self._decoders[position]
+        if encoder.start not in ends or decoder.end not in ends:
+            return None
+        crossing = self.edges_along([encoder, decoder])
+        return Subnet((*subnet.edges[: ends.index(encoder.start)], *crossing, *subnet.edges[ends.index(decoder.end) :]))
 
     def in_rendition(self, subnet: Subnet, name: str) -> Subnet:
         """``subnet`` in rendition ``name`` wherever a block has it at the subnet's input size."""

@@ -39,12 +39,22 @@ if TYPE_CHECKING:
     from packager.training.ranks import Ranks
 
 _OF_JOBS = ("weights", "input_shape", "training", "validation", "name", "version", "recipe_path", "classes", "profile")
-_OF_RECIPES = ("steps", "budget_minutes", "max_span", "exit_positions", "branches", "gamma", "renditions", "seed")
+_OF_RECIPES = (
+    "steps",
+    "budget_minutes",
+    "max_span",
+    "exit_positions",
+    "branches",
+    "gamma",
+    "renditions",
+    "seed",
+    "bottlenecks",
+)
 _OF_PAIRS = (
     *("pair", "training", "validation", "classes", "out", "version", "steps", "budget_minutes", "memory_gb", "seed"),
     *("private_key", "restart", "save_branches", "threads", "as_json"),
 )
-_NOT_OF_FAMILIES = ("pair", "dry_run", "profile", "save_branches")
+_NOT_OF_FAMILIES = ("pair", "dry_run", "profile", "save_branches", "bottlenecks")
 
 
 def _shape(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int, int] | None:
@@ -122,6 +132,11 @@ def _crop(_: click.Context, __: click.Parameter, value: str | None) -> Any:
     multiple=True,
     callback=lambda _, __, names: names or None,
     help="Additional form of the blocks; may be repeated.",
+)
+@click.option(
+    "--bottlenecks",
+    type=click.IntRange(min=0),
+    help="Narrow cut points, at most, at which a split with a server sends fewer bytes.",
 )
 @click.option("--seed", type=int, help="Seed of all random choices.")
 @click.option(
@@ -212,10 +227,11 @@ def _limits(options: Mapping[str, Any], started: float, modules: tuple[str, ...]
 
 def _package(options: Mapping[str, Any], limits: Limits) -> None:
     from device_sdk.bundles.bundle import SIGNATURE
+    from packager.bottlenecks.pipeline import package_with_bottlenecks
     from packager.inputs.job import load_job
     from packager.inputs.pixels import Pixels
     from packager.pipeline import dry_run, follow
-    from packager.pipeline import package as run
+    from packager.pipeline import package as package_alone
 
     out, as_json = options["out"], options["as_json"]
     with _joined() as ranks:
@@ -237,6 +253,7 @@ def _package(options: Mapping[str, Any], limits: Limits) -> None:
             said = dry_run(job, limits=limits, progress=shown)
             emit(said, as_json=as_json, text=lambda: print_estimate(said))
             return
+        run = package_with_bottlenecks if job.recipe.bottlenecks else package_alone
         packaged = run(
             job,
             out,

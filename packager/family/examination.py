@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from packager.family.members import FamilyModel, as_member
-from packager.family.stitches import Joint, MemberNetwork, joints
+from packager.family.stitches import Joint, joints
+from packager.joining.networks import CutNetwork
 from packager.supernet.expansion import expand
 from packager.tracing.traced_model import trace
 
@@ -63,7 +64,7 @@ def examine_family(models: Sequence[FamilyModel]) -> ExaminedFamily:
     for number, one in enumerate(models):
         module = (as_member(one.model, largest) if number else largest).module
         expansion = expand(trace(module, noise), max_span=1)
-        networks.append(MemberNetwork(expansion.originals, tuple(expansion.traced.cuts)))
+        networks.append(CutNetwork(expansion.originals, tuple(expansion.traced.cuts)))
     names = [one.name for one in models]
     found: dict[tuple[str, str], list[Joint]] = {pair: [] for pair in permutations(names, 2)}
     for joint in joints(networks):

@@ -5,27 +5,20 @@ Only names change in a fragment, so a member's original path computes in the joi
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import msgspec
-import onnx
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.manifest import FORMAT_VERSION, Manifest
-from device_sdk.bundles.runnable import golden_inputs, sample_outputs
-from device_sdk.fragments.composition import COMPOSED, Stretch
 from device_sdk.progress import Progress
-from device_sdk.runtimes import OnnxRuntime
-from device_sdk.supernet.blocks import Block, CutPoint, Exit, InputSize, Member, Rendition, TensorSpec
-from packager.errors import PackagingError
+from device_sdk.supernet.blocks import Block, CutPoint, Exit, InputSize, Member
 from packager.family.numbering import Numbering
+from packager.joining.block_store import StoredBlock
+from packager.joining.renaming import FragmentRenaming, cut_name
 from packager.output.bundle_folder import BundleWriter
-
-_CUT = re.compile(r"cut_(\d+)((?:_\d+)?)")
 
 
 @dataclass(frozen=True)
@@ -38,14 +31,6 @@ class JoinedGraph:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class StoredBlock:
-    """A further block: its entry in the manifest but for the renditions' blobs, and the fragment of each rendition."""
-
-    block: Block
-    fragments: Mapping[str, bytes] = field(repr=False)
-
-
 def joined_graph(bundles: Sequence[Bundle], numbering: Numbering) -> JoinedGraph:
     """The joint cut points, and the input sizes that all members have; those of the first name input and output."""
     cuts: dict[int, CutPoint] = {}
@@ -53,7 +38,7 @@ def joined_graph(bundles: Sequence[Bundle], numbering: Numbering) -> JoinedGraph
         for cut in bundle.supernet.cut_points:
             number = numbering.of((member, cut.index))
             tensors = tuple(
-                msgspec.structs.replace(spec, name=_cut_name(spec.name, numbering.places[member]))
+                msgspec.structs.replace(spec, name=cut_name(spec.name, numbering.places[member]))
                 for spec in cut.tensors
             )
             cuts[number] = CutPoint(number, tensors)
@@ -104,7 +89,7 @@ def joined(
     total = sum(len(bundle.manifest.blocks) + len(bundle.manifest.exits) for bundle in bundles)
     with progress.task("join members", total) as task:
         for place, (bundle, member) in enumerate(zip(bundles, names, strict=True)):
-            rename = _Renaming(bundle, member, graph.numbering.places[place], supernet_cuts, writer)
+            rename = FragmentRenaming(bundle, member, graph.numbering.places[place], supernet_cuts, writer)
             task.note(member)
             whole = sum(block.macs for block in bundle.manifest.blocks if block.is_original) or 1
             for block in bundle.manifest.blocks:
@@ -152,105 +137,6 @@ def joined(
         shared_sizes=writer.sizes_of(shared),
         members=tuple(members),
     )
-
-
-class _Renaming:
-    """Moves the blocks and exits of one member into the joint bundle."""
-
-    def __init__(
-        self,
-        bundle: Bundle,
-        member: str,
-        places: Mapping[int, int],
-        cut_points: Sequence[CutPoint],
-        writer: BundleWriter,
-    ) -> None:
-        self._bundle, self._member, self._places = bundle, member, places
-        self._cut_points, self._writer = cut_points, writer
-        self._test = bundle.manifest.self_test
-        self._runtime = OnnxRuntime(threads=1, lean=True)
-        self._free_axes = bundle.supernet.free_axes
-
-    def named(self, part: str) -> str:
-        """The joint id of a block or exit."""
-        return f"{self._member}.{part}"
-
-    def block(self, block: Block) -> Block:
-        """The block, its fragments stored under its joint names."""
-        start, end = self._places[block.start], self._places[block.end]
-        outputs = self._cut_points[end].tensors
-        return msgspec.structs.replace(
-            block,
-            id=self.named(block.id),
-            start=start,
-            end=end,
-            renditions=self._renditions(block, self._cut_points[start], outputs),
-            copied_from=None if block.copied_from is None else self.named(block.copied_from),
-        )
-
-    def exit(self, exit_: Exit) -> Exit:
-        """The exit, its fragments stored under its joint names."""
-        position = self._places[exit_.position]
-        own = self._bundle.supernet.exit_tensor(exit_)
-        outputs = (msgspec.structs.replace(own, name=f"exit_{self.named(exit_.id)}"),)
-        return msgspec.structs.replace(
-            exit_,
-            id=self.named(exit_.id),
-            position=position,
-            renditions=self._renditions(exit_, self._cut_points[position], outputs),
-        )
-
-    def _renditions(
-        self, owner: Block | Exit, start: CutPoint, outputs: tuple[TensorSpec, ...]
-    ) -> tuple[Rendition, ...]:
-        return tuple(self._rendition(owner, one, start, outputs) for one in owner.renditions)
-
-    def _rendition(
-        self, owner: Block | Exit, rendition: Rendition, start: CutPoint, outputs: tuple[TensorSpec, ...]
-    ) -> Rendition:
-        if rendition.runtime != COMPOSED:
-            raise PackagingError(
-                f"{owner.id} of {self._member} has a rendition for {rendition.runtime}, which cannot be in a family",
-                hint="leave this rendition out, or package the members separately",
-            )
-        fragment = self.renamed(owner.id, self._bundle.read_blob(rendition.blob))
-        shared = [self._bundle.read_blob(name) for name in rendition.shared]
-        manifest = self._bundle.manifest
-        stretch = Stretch((*shared, fragment), start.tensors, outputs, manifest.onnx.ir_version, manifest.onnx.opset)
-        inputs = golden_inputs(start, seed=self._test.seed, batch=self._test.batch)
-        with contextlib.closing(self._runtime.load(stretch)) as loaded:
-            answers = loaded.run(inputs)
-        return msgspec.structs.replace(
-            rendition,
-            blob=self._writer.add_blob(fragment),
-            size_bytes=len(fragment),
-            shared=tuple(map(self._writer.add_blob, shared)),
-            golden=msgspec.structs.replace(rendition.golden, samples=sample_outputs(answers)),
-        )
-
-    def renamed(self, part: str, fragment: bytes) -> bytes:
-        """A fragment of ``part`` under its joint names."""
-        graph = onnx.GraphProto.FromString(fragment)
-        for node in graph.node:
-            node.name = self._renamed(node.name, part)
-            node.input[:] = [self._renamed(one, part) for one in node.input]
-            node.output[:] = [self._renamed(one, part) for one in node.output]
-        for tensor in graph.initializer:
-            tensor.name = self._renamed(tensor.name, part)
-        return graph.SerializeToString(deterministic=True)
-
-    def _renamed(self, name: str, part: str) -> str:
-        if name.startswith(f"{part}/"):
-            return f"{self._member}.{name}"
-        if name == f"exit_{part}":
-            return f"exit_{self.named(part)}"
-        return _cut_name(name, self._places)
-
-
-def _cut_name(name: str, places: Mapping[int, int]) -> str:
-    """The joint name of a cut point's tensor; other names as they are: those of shared weights."""
-    found = _CUT.fullmatch(name)
-    return name if found is None else f"cut_{places[int(found[1])]}{found[2]}"
 
 
 def _digest_of_all(digests: Iterable[str | None]) -> str | None:

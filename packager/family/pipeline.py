@@ -26,13 +26,15 @@ from device_sdk.signing import signatures
 from packager.errors import PackagingError
 from packager.expanding import examples_of, expanded
 from packager.family.front import ReportedRung
-from packager.family.joining import StoredBlock, common_sizes, depths_of, joined, joined_graph
+from packager.family.joining import common_sizes, depths_of, joined, joined_graph
 from packager.family.members import FamilyMember
 from packager.family.numbering import acyclic, numbered
 from packager.family.stitch_blocks import stored_stitches
-from packager.family.stitches import FittedStitch, MemberNetwork, Rung, StitchFitter
-from packager.family.training import StitchTraining, trained
+from packager.family.stitches import FittedStitch, Rung, StitchFitter
 from packager.inputs.job import Job
+from packager.joining.block_store import StoredBlock
+from packager.joining.networks import CutNetwork
+from packager.joining.training import JointTraining, trained
 from packager.output.bundle_folder import BundleWriter, Packaged, already_there, clear
 from packager.output.checkpoints import Checkpoints, encode_description
 from packager.output.output_claim import OutputClaim, work_folder
@@ -41,6 +43,7 @@ from packager.pipeline import Limits, package
 from packager.planning.run_plan import StepTimes, memory_in_use, memory_limit
 from packager.supernet.input_sizes import candidate_sizes
 
+_STATE = "stitches.pt"
 _FITTED, _JUDGED = 256, 64  # training images for the stitches' fits, validation images for choosing among them
 
 
@@ -150,11 +153,18 @@ def _joined(
         progress=progress,
     )
     fitted = fitter.promising()
-    length = StitchTraining(steps=largest.recipe.steps or None, seconds=_seconds(members))
+    length = JointTraining(steps=largest.recipe.steps or None, seconds=_seconds(members))
     trained_ones: tuple[FittedStitch, ...] = ()
     if not length.is_none:
         trained_ones = trained(
-            fitted, networks, largest.batches(), largest.recipe, length, folder=work, progress=progress
+            fitted,
+            networks,
+            largest.batches(),
+            largest.recipe,
+            length,
+            state=work / _STATE,
+            title="train stitches",
+            progress=progress,
         )
     stitches = fitter.chosen(fitted, trained_ones)
     depths = list(depths_of(bundles))
@@ -246,14 +256,14 @@ def _seconds(members: Sequence[FamilyMember]) -> float | None:
     return None if minutes is None else 60 * minutes
 
 
-def _network(job: Job, bundle: Bundle, sizes: Sequence[tuple[int, int]]) -> MemberNetwork:
+def _network(job: Job, bundle: Bundle, sizes: Sequence[tuple[int, int]]) -> CutNetwork:
     """The member's original blocks as torch modules, cut as in its bundle, with its shapes at further input sizes."""
     expansion = expanded(job, torch.from_numpy(examples_of(job)))
     cuts = tuple(cut.tensors for cut in bundle.supernet.cut_points)
     if len(cuts) != len(expansion.cut_points):
         raise PackagingError(f"{job.model.name} was cut into other blocks than before", hint="repeat with --restart")
     shapes = {one.size: tuple(tensors[0] for tensors in one.shapes) for one in bundle.manifest.input_sizes}
-    return MemberNetwork(expansion.originals, cuts, tuple(shapes[size] for size in sizes))
+    return CutNetwork(expansion.originals, cuts, tuple(shapes[size] for size in sizes))
 
 
 def _require_joinable(bundles: Sequence[Bundle], members: Sequence[FamilyMember]) -> None:

@@ -2,7 +2,7 @@
 
 A path may run the first blocks of one network and the last ones of another (Pan, Cai and Zhuang, "Stitchable Neural
 Networks", CVPR 2023); a 1×1 convolution between them, found by ridge regression on features of unlabelled images, makes
-this work without a training step. Feature legend: image n, channel c, height h, width w, token t.
+this work without a training step.
 """
 
 from __future__ import annotations
@@ -17,113 +17,22 @@ import torch
 from torch import nn
 
 from device_sdk.progress import Progress
-from device_sdk.supernet.blocks import TensorSpec
 from packager.family.numbering import Place
 from packager.fitting.refit import Rows, solved
-from packager.supernet.blocks.trainable import TrainableBlock
+from packager.joining.maps import ChannelMap, Shape, extents, picked
+from packager.joining.networks import CutNetwork
 from packager.supernet.input_sizes import resized
-from packager.tracing.traced_model import Feature, tensors_of
-
-Shape = tuple[int, ...]
+from packager.tracing.traced_model import tensors_of
 
 ROWS = 4_096  # of a regression, from all images together
 _HELD_OUT = 8  # one of so many images judges the fit
 _LARGEST_ERROR = 0.8  # relative squared, of a stitch that is judged at all
-_WIDEST = 2  # channels of a cut point, times the least at any with maps of its extents
 _DEEPEST = 0.35  # difference of depths between start and end
 _JUDGED = 96  # stitches, at most, whose paths are run
 _BANDS, _PER_BAND = 12, 2
 _KEPT = 16
 _LEAST_DISTANCE = 0.03  # of the largest member's MACs, between kept stitches of the same two members
 _BATCH = 8
-
-
-@dataclass(frozen=True)
-class MemberNetwork:
-    """A member's original blocks, its cut points' tensors, and the shapes of these at each further input size."""
-
-    blocks: tuple[TrainableBlock, ...]
-    cuts: tuple[tuple[TensorSpec, ...], ...]
-    sizes: tuple[tuple[Shape, ...], ...] = ()
-
-    @cached_property
-    def inner(self) -> tuple[int, ...]:
-        """The cut points at which a stitch may start or end: those with one tensor of floats, not of many channels.
-
-        Where a block widens its features, a map from there costs most and joins no better than one beside it.
-        """
-        cuts = [cut for cut in range(1, len(self.cuts) - 1) if len(self.cuts[cut]) == 1]
-        shapes = {cut: self.cuts[cut][0].shape for cut in cuts if self.cuts[cut][0].dtype == "float32"}
-        least: dict[Shape, int] = {}
-        for shape in shapes.values():
-            extents, channels = _extents(shape)
-            least[extents] = min(channels, least.get(extents, channels))
-        return tuple(
-            cut
-            for cut, (extents, channels) in ((cut, _extents(shape)) for cut, shape in shapes.items())
-            if channels <= _WIDEST * least[extents]
-        )
-
-    def shapes(self, cut: int) -> tuple[Shape, ...]:
-        """The shape of the tensor at a cut point, at the own and then at each further input size."""
-        return (self.cuts[cut][0].shape, *(shapes[cut] for shapes in self.sizes))
-
-    @torch.no_grad()
-    def features(self, images: torch.Tensor) -> Iterator[tuple[int, Feature]]:
-        """Each cut point behind the input with its features, for ``images`` [n, *input]."""
-        live: Feature = images
-        for block in self.blocks:
-            live = block.module(*tensors_of([live]))
-            yield block.end, live
-
-    def logits_from(self, cut: int, features: torch.Tensor) -> torch.Tensor:
-        """Answers [n, classes] for the features at a cut point, differentiable."""
-        live: Feature = features
-        for block in self.blocks[cut:]:
-            live = block.module(*tensors_of([live]))
-        assert isinstance(live, torch.Tensor)
-        return live
-
-    @torch.no_grad()
-    def answers_from(self, cut: int, features: torch.Tensor) -> torch.Tensor:
-        """Class probabilities [n, classes] for the features at a cut point, in small batches."""
-        return torch.cat([self.logits_from(cut, some).softmax(1) for some in features.split(_BATCH)])
-
-    def depth(self, cut: int) -> float:
-        """The share of the work that is done at a cut point."""
-        return self.macs_until[cut] / max(self.macs_until[-1], 1)
-
-    @cached_property
-    def macs_until(self) -> tuple[int, ...]:
-        """Multiply-accumulates up to each cut point."""
-        done = [0]
-        for block in self.blocks:
-            done.append(done[-1] + block.macs)
-        return tuple(done)
-
-
-class Stitch(nn.Module):
-    """A linear map over channels, behind a mean over 2×2 pixels where ``halved``, before a rectifier if ``rectified``.
-
-    Of ``maps`` [c, h, w] the channels come first, of tokens [t, c] and vectors [c] last.
-    """
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor, *, maps: bool, halved: bool, rectified: bool) -> None:
-        super().__init__()
-        outputs, inputs = weight.shape
-        self.linear: nn.Module = nn.Conv2d(inputs, outputs, 1) if maps else nn.Linear(inputs, outputs)
-        with torch.no_grad():
-            assert isinstance(self.linear.weight, torch.Tensor)
-            assert isinstance(self.linear.bias, torch.Tensor)
-            self.linear.weight.copy_(weight.reshape(self.linear.weight.shape))
-            self.linear.bias.copy_(bias)
-        self.pool = nn.AvgPool2d(2, ceil_mode=True, count_include_pad=False) if halved else nn.Identity()
-        self.last = nn.ReLU() if rectified else nn.Identity()
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Features of the start → features of the end."""
-        answer: torch.Tensor = self.last(self.linear(self.pool(features)))
-        return answer
 
 
 @dataclass(frozen=True)
@@ -137,7 +46,7 @@ class FittedStitch:
 
     start: Place
     end: Place
-    module: Stitch
+    module: ChannelMap
     error: float
     macs: int
     loss: float = 1.0
@@ -158,11 +67,6 @@ class Rung:
     loss: float
 
 
-def _extents(shape: Shape) -> tuple[Shape, int]:
-    """Pixels or tokens, and channels: first in maps [c, h, w], last in tokens [t, c] and vectors [c]."""
-    return (shape[1:], shape[0]) if len(shape) == 3 else (shape[:-1], shape[-1])
-
-
 def halving(source: Sequence[Shape], target: Sequence[Shape]) -> bool | None:
     """Tell whether features of one cut point fit those of another at every input size, given their shapes at each.
 
@@ -170,7 +74,7 @@ def halving(source: Sequence[Shape], target: Sequence[Shape]) -> bool | None:
     """
     if len(source[0]) != len(target[0]) or len(source[0]) not in (1, 2, 3):
         return None
-    pairs = [(_extents(a)[0], _extents(b)[0]) for a, b in zip(source, target, strict=True)]
+    pairs = [(extents(a)[0], extents(b)[0]) for a, b in zip(source, target, strict=True)]
     if all(a == b for a, b in pairs):
         return False
     if len(source[0]) == 3 and all(tuple(-(-side // 2) for side in a) == b for a, b in pairs):
@@ -190,7 +94,7 @@ class Joint(NamedTuple):
     path_macs: int
 
 
-def joints(networks: Sequence[MemberNetwork]) -> list[Joint]:
+def joints(networks: Sequence[CutNetwork]) -> list[Joint]:
     """All joints between ``networks``, the first of which takes the most work, more than any path through a joint."""
     found = []
     for a, source in enumerate(networks):
@@ -206,7 +110,7 @@ def joints(networks: Sequence[MemberNetwork]) -> list[Joint]:
     return found
 
 
-def path_macs(networks: Sequence[MemberNetwork], start: Place, end: Place) -> int:
+def path_macs(networks: Sequence[CutNetwork], start: Place, end: Place) -> int:
     """Multiply-accumulates of the path that leaves a member at ``start`` and goes on in another at ``end``."""
     source, target = networks[start[0]], networks[end[0]]
     return source.macs_until[start[1]] + target.macs_until[-1] - target.macs_until[end[1]]
@@ -223,7 +127,7 @@ class StitchFitter:
 
     def __init__(
         self,
-        networks: Sequence[MemberNetwork],
+        networks: Sequence[CutNetwork],
         images: torch.Tensor,
         judges: torch.Tensor,
         *,
@@ -272,10 +176,10 @@ class StitchFitter:
                                 if (cut, halved) in sides:
                                     assert isinstance(features, torch.Tensor)
                                     read = pool(features) if halved else features
-                                    picked = _picked(read, per_image, seed=self._seed)  # [n, positions, c]
+                                    rows = picked(read, per_image, seed=self._seed)  # [n, positions, c]
                                     fit, judge = found.setdefault(((member, cut), halved), ([], []))
-                                    fit.append(picked[~judges].flatten(0, 1))
-                                    judge.append(picked[judges].flatten(0, 1))
+                                    fit.append(rows[~judges].flatten(0, 1))
+                                    judge.append(rows[judges].flatten(0, 1))
                         task.advance(len(batch))
         return {key: (torch.cat(fit), torch.cat(judge)) for key, (fit, judge) in found.items()}
 
@@ -297,7 +201,7 @@ class StitchFitter:
                     targets = [rows[end, False] for end in group]
                     for end, weight, bias, error in _solutions(read, judges, targets, group, rectified=rectified):
                         maps = len(shape) == 3
-                        module = Stitch(weight, bias, maps=maps, halved=halved, rectified=rectified).eval()
+                        module = ChannelMap(weight, bias, maps=maps, halved=halved, rectified=rectified).eval()
                         macs = weight.numel() * self._positions(end)
                         yield FittedStitch(
                             start, end, module, error, macs, path_macs=path_macs(self._networks, start, end) + macs
@@ -306,7 +210,7 @@ class StitchFitter:
 
     def _positions(self, place: Place) -> int:
         """The number of pixels or tokens at a cut point."""
-        return math.prod(_extents(self._networks[place[0]].cuts[place[1]][0].shape)[0])
+        return math.prod(extents(self._networks[place[0]].cuts[place[1]][0].shape)[0])
 
     def _judged(self, stitches: Sequence[FittedStitch]) -> list[FittedStitch]:
         """The stitches with the losses of the paths through them."""
@@ -359,18 +263,6 @@ class StitchFitter:
 def _distance(answers: torch.Tensor, expected: torch.Tensor) -> float:
     """Mean total variation distance of class probabilities [n, classes]."""
     return float((answers - expected).abs().sum(1).mean()) / 2
-
-
-def _picked(features: torch.Tensor, count: int, *, seed: int) -> torch.Tensor:
-    """Features at up to ``count`` positions, the same ones for the same extents: [n, positions, c]."""
-    if features.dim() == 4:
-        flat = features.flatten(2).movedim(1, 2)
-    else:
-        flat = features[:, None] if features.dim() == 2 else features
-    positions = flat.shape[1]
-    if positions <= count:
-        return flat
-    return flat[:, torch.randperm(positions, generator=torch.Generator().manual_seed(seed))[:count]]
 
 
 def _solutions(

@@ -129,6 +129,11 @@ class Job:
         """Up to ``count`` training images, preprocessed [count, *input], spread evenly, not augmented."""
         return torch.from_numpy(self._prepared(self.training, _spread(len(self.training), count)))
 
+    def training_pixels(self, count: int) -> npt.NDArray[np.uint8]:
+        """Up to ``count`` training images as the model sees them, spread evenly: [count, height, width, channels]."""
+        samples, chosen = self.training, _spread(len(self.training), count)
+        return samples.read(chosen, fill=True).pixels if isinstance(samples, ImageSet) else samples.images[chosen]
+
     def held_out(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Up to ``count`` validation samples, spread evenly: preprocessed images, labels [count, …]."""
         images, labels = zip(*self.validation_batches(count=count), strict=True)

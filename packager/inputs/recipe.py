@@ -19,7 +19,7 @@ Choices = TypeVar("Choices", bound=msgspec.Struct)
 _TUNED = {"batch": 128, "distil_rate": 2e-3, "tune_rate": 2e-2, "exit_rate": 5e-2}  # for a few thousand steps
 _NOT_NEGATIVE = (
     *("steps", "budget_minutes", "gamma", "copied", "exit_positions", "variants", "crop", "checkpoint_seconds"),
-    *("identity_points", "recalibrate_batches", "patience", "cache_mb"),
+    *("identity_points", "recalibrate_batches", "patience", "cache_mb", "bottlenecks"),
 )
 
 
@@ -64,6 +64,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``package --save-branches``).
     ``input_sizes``: smaller inputs, [height, width] each, at which paths of the same blocks can run; ``auto`` tries
     multiples of 16 pixels if the model's own input has 96 or more; an empty list means only the model's own.
+    ``bottlenecks``: maximum number of narrow cut points, at which a split sends fewer bytes than at the model's own;
+    they are placed where a table of uplinks and devices says that this saves latency (docs/adr/0079).
     ``renditions``: forms of the packaged blocks; fp32 is always included.
     ``crop``: random shifts up to this share of the image's side.
     """
@@ -103,6 +105,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checkpoint_seconds: float = 30.0
     renditions: tuple[RenditionName, ...] = ("fp32",)
     input_sizes: tuple[tuple[int, int], ...] | Literal["auto"] = "auto"
+    bottlenecks: int = 0
 
     def __post_init__(self) -> None:
         if self.steps is None and self.budget_minutes is None:

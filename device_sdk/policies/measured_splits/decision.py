@@ -308,22 +308,34 @@ def ways(
     limits: SplitLimits,
     jpeg: JpegCoding | None = None,
 ) -> list[SplitCost]:
-    """All ways to divide ``subnet`` that ``limits`` let try, with their costs; the whole on the device last."""
-    judge = limits.judge if limits.may_lose else None
-    return split_costs(
-        bundle.supernet,
-        subnet,
-        device=device,
-        server=server,
-        uplink=uplink,
-        overhead_bytes=request_overhead_bytes(model_name),
-        sends_input=sends_input,
-        widths=(BITS,) if judge is None else FEW_BITS,
-        handling=handling,
-        heads=_heads(bundle, subnet, device, limits),
-        sent_error=judge.sent_error if judge is not None else nothing_lost,
-        jpeg=jpeg if judge is not None else None,
-    )
+    """All ways to divide ``subnet`` that ``limits`` let try, with their costs; the whole on the device last.
+
+    Ways through bottlenecks beside the subnet are among them only where a drop is allowed and measured.
+    """
+    judge, supernet = limits.judge if limits.may_lose else None, bundle.supernet
+
+    def along(path: Subnet) -> list[SplitCost]:
+        return split_costs(
+            supernet,
+            path,
+            device=device,
+            server=server,
+            uplink=uplink,
+            overhead_bytes=request_overhead_bytes(model_name),
+            sends_input=sends_input,
+            widths=(BITS,) if judge is None else FEW_BITS,
+            handling=handling,
+            heads=_heads(bundle, path, device, limits),
+            sent_error=judge.sent_error if judge is not None else nothing_lost,
+            jpeg=jpeg if judge is not None else None,
+        )
+
+    narrow: list[SplitCost] = []
+    for position in supernet.bottlenecks if judge is not None else ():
+        path = supernet.through(subnet, position)
+        if path is not None:
+            narrow += [cost for cost in along(path) if cost.position == position]
+    return narrow + along(subnet)
 
 
 def _checked_fallback(
@@ -375,7 +387,9 @@ def with_split(
     the same server. ``fallbacks``: in case the server does not answer; by default the rest of the subnet.
     """
     supernet = bundle.supernet
-    subnet = Subnet(cost.head + plan.subnet.edges[len(cost.head) :])
+    path = supernet.through(plan.subnet, cost.position)
+    assert path is not None, "a split lies on the subnet, or at a bottleneck beside it"
+    subnet = Subnet(cost.head + path.edges[len(cost.head) :])
     if cost.position == supernet.output_index:
         return msgspec.structs.replace(plan, subnet=subnet, split=None)
     bits = cost.bits or (BITS,) * len(supernet.cut_points[cost.position].tensors)

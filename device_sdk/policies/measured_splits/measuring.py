@@ -278,14 +278,22 @@ class SplitScore:
         return ((some,) for some in batches(self._inputs, _BATCH, self._subnet.input_size))
 
     def _live(self) -> Iterator[tuple[Array, ...]]:
-        """The tensors at each cut point along the subnet; nothing at those that it does not pass."""
-        ends = {block.end: edge for edge, block in self._workspace.supernet.walk(self._subnet)}
+        """The tensors at each cut point along the subnet and at bottlenecks beside it; nothing at others."""
+        supernet = self._workspace.supernet
+        ends = {block.end: (edge, block.start) for edge, block in supernet.walk(self._subnet)}
+        for position in supernet.bottlenecks:
+            path = supernet.through(self._subnet, position)
+            walk = () if path is None else supernet.walk(path)
+            ends |= {block.end: (edge, block.start) for edge, block in walk if block.end == position}
+        last_use = {start: end for end, (_, start) in sorted(ends.items())}
         some = np.arange(min(_MEASURED, len(self._inputs)))
-        live: tuple[Array, ...] = (self._inputs.take(some, self._subnet.input_size),)
-        for position in range(len(self._workspace.supernet.cut_points)):
+        live: dict[int, tuple[Array, ...]] = {0: (self._inputs.take(some, self._subnet.input_size),)}
+        for position in range(len(supernet.cut_points)):
             if position in ends:
-                live = run_all(self._workspace, (ends[position],), live)
-            yield live if position in ends or not position else ()
+                edge, start = ends[position]
+                live[position] = run_all(self._workspace, (edge,), live[start])
+            yield live.get(position, ())
+            live = {place: found for place, found in live.items() if last_use.get(place, 0) > position}
 
     def _answers(self, edges: Sequence[Edge], tensors: Iterable[tuple[Array, ...]]) -> Array:
         """The last output of ``edges`` for all batches."""

@@ -448,3 +448,41 @@ def test_a_cut_point_of_two_members_is_refused():
     members = [Member("a", ("a.o0", "a.o1")), Member("b", ("b.o0", "b.o1"))]
     with pytest.raises(ManifestError, match="just one member"):
         Supernet(cuts(3), blocks, members=members)
+
+
+WITH_BOTTLENECK = [
+    *(block("o0", 0, 1), block("o1", 1, 3), block("o2", 3, 4)),
+    *(block("into", 1, 2, "encoder"), block("from", 2, 3, "decoder")),
+]
+
+
+def test_a_bottleneck_is_passed_by_no_original_path():
+    supernet = Supernet(cuts(5), WITH_BOTTLENECK)
+    assert supernet.bottlenecks == (2,)
+    assert supernet.original == Subnet((Edge("o0"), Edge("o1"), Edge("o2")))
+    assert supernet.originals_from(2) == (Edge("from"), Edge("o2"))
+    supernet.check_plan(Plan(supernet.through(supernet.original, 2)))
+
+
+def test_a_subnet_goes_through_a_bottleneck_that_begins_and_ends_on_it():
+    supernet = Supernet(cuts(5), [*WITH_BOTTLENECK, block("m", 0, 3, "merged")])
+    through = supernet.through(supernet.original, 2)
+    assert through == Subnet((Edge("o0"), Edge("into"), Edge("from"), Edge("o2")))
+    assert supernet.through(through, 2) == through
+    assert supernet.through(supernet.original, 1) == supernet.original
+    assert supernet.through(Subnet((Edge("m"), Edge("o2"))), 2) is None
+
+
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [
+        (WITH_BOTTLENECK[:4], "no bottleneck and not one that just one member's"),
+        ([*WITH_BOTTLENECK[:3], WITH_BOTTLENECK[4]], "just one encoder and one decoder"),
+        ([*WITH_BOTTLENECK, block("again", 1, 2, "encoder")], "just one encoder and one decoder"),
+        ([*WITH_BOTTLENECK, block("m", 2, 4, "merged")], "block m is merged, but runs from 2 to 4"),
+        ([*WITH_BOTTLENECK, block("odd", 1, 3, "decoder")], "is decoder, but runs|one that just one"),
+    ],
+)
+def test_a_bottleneck_has_one_encoder_and_one_decoder(blocks, message):
+    with pytest.raises(ManifestError, match=message):
+        Supernet(cuts(5), blocks)

@@ -182,7 +182,7 @@ def test_members_with_programs_of_another_runtime_are_named(make_members, tmp_pa
     pytest.importorskip("executorch")
     from packager.errors import PackagingError
 
-    with pytest.raises(PackagingError, match="has a rendition for executorch, which cannot be in a family"):
+    with pytest.raises(PackagingError, match="has a rendition for executorch, whose program cannot be renamed"):
         package_family(make_members(renditions=("fp32", "xnnpack")), tmp_path / "xnnpack")
 
 

@@ -9,15 +9,15 @@ from device_sdk.progress import SilentProgress
 from device_sdk.supernet.blocks import TensorSpec
 from packager.family.stitches import (
     FittedStitch,
-    MemberNetwork,
     Rung,
-    Stitch,
     StitchFitter,
     _solutions,
     best_of_bands,
     chosen,
     halving,
 )
+from packager.joining.maps import ChannelMap
+from packager.joining.networks import CutNetwork
 from packager.supernet.blocks.trainable import TrainableBlock
 from packager.supernet.expansion import expand
 from packager.tracing.traced_model import trace
@@ -28,7 +28,7 @@ def networks(loaded, noise):
     found = []
     for model in loaded:
         expansion = expand(trace(model.module, noise(4, 1, 8, 8)), max_span=1)
-        found.append(MemberNetwork(expansion.originals, expansion.traced.cuts))
+        found.append(CutNetwork(expansion.originals, expansion.traced.cuts))
     return found
 
 
@@ -54,7 +54,7 @@ def test_features_fit_as_they_are_or_halved_at_every_input_size(source, target, 
 @pytest.mark.parametrize("halved", [False, True])
 def test_a_stitch_maps_channels_and_halves_maps(noise, halved):
     weight, bias = noise(5, 3), noise(5)
-    stitch = Stitch(weight, bias, maps=True, halved=halved, rectified=False)
+    stitch = ChannelMap(weight, bias, maps=True, halved=halved, rectified=False)
     features = noise(2, 3, 4, 4)
     pooled = torch.nn.functional.avg_pool2d(features, 2) if halved else features
     expected = torch.einsum("oc,nchw->nohw", weight, pooled) + bias[:, None, None]
@@ -100,7 +100,7 @@ def test_paths_through_stitches_are_judged_against_the_largest_member(networks, 
 
 
 def stitch(macs, loss, members=(0, 1)):
-    module = Stitch(torch.zeros(1, 1), torch.zeros(1), maps=True, halved=False, rectified=False)
+    module = ChannelMap(torch.zeros(1, 1), torch.zeros(1), maps=True, halved=False, rectified=False)
     return FittedStitch((members[0], 1), (members[1], 1), module, 0.1, 1, loss, macs)
 
 
@@ -142,7 +142,7 @@ def test_members_may_have_cut_points_of_several_tensors(noise):
         TrainableBlock(f"o{place}", place, place + 1, "original", module, macs=1)
         for place, module in enumerate((_Fork(), _Join()))
     )
-    network, images = MemberNetwork(blocks, cuts), noise(3, 1, 2, 2)
+    network, images = CutNetwork(blocks, cuts), noise(3, 1, 2, 2)
     assert network.inner == ()
     assert [cut for cut, _ in network.features(images)] == [1, 2]
     torch.testing.assert_close(network.logits_from(0, images), 3 * images.flatten(1))

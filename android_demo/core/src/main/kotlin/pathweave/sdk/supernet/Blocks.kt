@@ -25,6 +25,12 @@ public value class BlockKind(public val text: String) {
 
         /** Of the blocks that lead from one member of a family to another. */
         public val STITCH: BlockKind = BlockKind("stitch")
+
+        /** Of the block to a bottleneck, a narrow cut point. */
+        public val ENCODER: BlockKind = BlockKind("encoder")
+
+        /** Of the block from a bottleneck. */
+        public val DECODER: BlockKind = BlockKind("decoder")
     }
 }
 

@@ -45,6 +45,10 @@ public class Supernet(
         else members.map { it.blocks.map(::block) }
     }
 
+    /** The encoder that leads to each bottleneck, and the decoder that leads from it. */
+    private val encoders by lazy { blocks.filter { it.kind == BlockKind.ENCODER }.associateBy { it.end } }
+    private val decoders by lazy { blocks.filter { it.kind == BlockKind.DECODER }.associateBy { it.start } }
+
     /** For each member, its cut points and the number of its originals that lead to each. */
     private val places by lazy {
         chains.map { chain -> mapOf(0 to 0) + chain.withIndex().associate { (at, block) -> block.end to at + 1 } }
@@ -142,8 +146,15 @@ public class Supernet(
         if (inputSize == null) blocks.map { Edge(it.id, it.renditions.first().name) }
         else anySizeEdges(blocks).map { it.at(inputSize) }
 
-    /** The original blocks from a cut point to the output, of the member that passes it. */
-    public fun originalsFrom(position: Int): List<Edge> = edgesAlong(originalStretches(position, outputIndex).first())
+    /**
+     * The original blocks from a cut point to the output, of the member that passes it.
+     *
+     * From a bottleneck its decoder comes first.
+     */
+    public fun originalsFrom(position: Int): List<Edge> {
+        val decoder = decoders[position] ?: return edgesAlong(originalStretches(position, outputIndex).first())
+        return edgesAlong(listOf(decoder)) + originalsFrom(decoder.end)
+    }
 
     private val edgeSet by lazy { edges.toSet() }
 
@@ -432,7 +443,7 @@ public class Supernet(
         for (tensor in cut.tensors) checkShape(tensor, tensor.shape, cut)
     }
 
-    /** Each member's originals lead from 0 to N; every other cut point is passed by just one member. */
+    /** Each member's originals lead from 0 to N; every other cut point is a bottleneck, or of just one member. */
     private fun checkOriginals() {
         refuseUnless(members.distinctBy { it.name }.size == members.size) { "two members have the same name" }
         val ids = blocks.filter { it.kind == BlockKind.ORIGINAL }.map { it.id }
@@ -445,8 +456,18 @@ public class Supernet(
             }
             ends.drop(1).dropLast(1)
         }
-        refuseUnless(passed.sorted() == (1 until outputIndex).toList()) {
-            "a cut point is not one that the original blocks of just one member pass"
+        refuseUnless((passed + decoders.keys).sorted() == (1 until outputIndex).toList()) {
+            "a cut point is no bottleneck and not one that just one member's original blocks pass"
+        }
+        for (block in blocks) {
+            val (fromBottleneck, toBottleneck) = (block.start in decoders) to (block.end in decoders)
+            val fits = (block.kind == BlockKind.DECODER) == fromBottleneck &&
+                (block.kind == BlockKind.ENCODER) == toBottleneck
+            refuseUnless(fits) { "block ${block.id} is ${block.kind}, but runs from ${block.start} to ${block.end}" }
+        }
+        val counts = listOf(BlockKind.ENCODER, BlockKind.DECODER).map { kind -> blocks.count { it.kind == kind } }
+        refuseUnless(counts.all { it == decoders.size } && encoders.size == decoders.size) {
+            "a bottleneck has not just one encoder and one decoder"
         }
     }
 

@@ -16,6 +16,11 @@ class SupernetTest {
 
     private fun chain(length: Int) = List(length) { Family.block("o$it", it, it + 1) }
 
+    /** Its cut point 2 is a bottleneck. */
+    private val narrow = listOf(Family.block("o0", 0, 1), Family.block("o1", 1, 3), Family.block("o2", 3, 4)) +
+        Family.block("o3", 4, 5) + Family.block("into", 1, 2, BlockKind.ENCODER) +
+        Family.block("from", 2, 3, BlockKind.DECODER)
+
     private fun stretches(start: Int, end: Int) = family.originalStretches(start, end).map { it.map(Block::id) }
 
     private fun assertRefusal(message: String, blocks: List<Block>, members: List<Member>) {
@@ -78,6 +83,26 @@ class SupernetTest {
         assertEquals(listOf(listOf("o1", "o2")), one.originalStretches(1, 3).map { it.map(Block::id) })
         assertEquals(3, one.replaced(Family.block("s", 1, 4, BlockKind.STITCH)))
         assertEquals(emptyList<Member>(), one.members)
+    }
+
+    @Test
+    fun `a bottleneck is passed by no original path, and originals lead on from its decoder`() {
+        val supernet = Family.supernet(narrow, emptyList())
+        assertEquals("o0 o1 o2 o3", supernet.original.toString())
+        assertEquals("from o2 o3", Subnet(supernet.originalsFrom(2)).toString())
+        supernet.check(subnetOf("o0 into from o2 o3"))
+    }
+
+    @Test
+    fun `a bottleneck has one encoder and one decoder`() {
+        val refused = mapOf(
+            narrow.dropLast(1) to "a cut point is no bottleneck and not one that just one member's original blocks pass",
+            narrow - narrow[4] to "a bottleneck has not just one encoder and one decoder",
+            narrow + Family.block("m", 2, 4, BlockKind.MERGED) to "block m is merged, but runs from 2 to 4",
+        )
+        for ((blocks, message) in refused) {
+            assertRefusal(message, blocks, emptyList())
+        }
     }
 
     @Test

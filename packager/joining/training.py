@@ -1,7 +1,7 @@
-"""Trains stitches end to end: the path through each imitates the answers of the largest member.
+"""Trains joints end to end: the path through each imitates the answers of the first network.
 
-Only the stitches learn; all blocks of the members stay as they are. The closed-form start is kept for a stitch that
-answers no better on the judges afterwards. A killed run goes on from its last saved state.
+A joint leads from a cut point of one network to one of another, or of the same. Only joints learn; all original blocks
+stay as they are. A killed run goes on from its last saved state.
 """
 
 from __future__ import annotations
@@ -11,28 +11,50 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
+from torch import nn
 
 from device_sdk.progress import Progress
 from packager.data.batches import BatchSource
-from packager.family.stitches import FittedStitch, MemberNetwork
 from packager.inputs.recipe import Recipe
+from packager.joining.networks import CutNetwork
 from packager.output.checkpoints import read_state, write_state
 from packager.tasks import Classification, mixed_loss
 from packager.torch_device import on_device, resolve_device
 from packager.tracing.traced_model import tensors_of
 
-STATE = "stitches.pt"
 _PATHS = 3  # per batch
 _HIGHEST_RATE, _LOWEST_SHARE = 2e-3, 0.05  # of Adam; weights are of the size of one
 _SAVE_EVERY_S = 60.0
 
 
+Place = tuple[int, int]  # network and its own cut point
+
+
+class Joint(Protocol):
+    """A dataclass with a module that maps features at ``start`` to features at ``end``."""
+
+    @property
+    def start(self) -> Place:
+        """Network and cut point of the module's input."""
+
+    @property
+    def end(self) -> Place:
+        """Network and cut point of the module's output."""
+
+    @property
+    def module(self) -> nn.Module:
+        """[n, *start] → [n, *end]."""
+
+
+AnyJoint = TypeVar("AnyJoint", bound=Joint)
+
+
 @dataclass(frozen=True)
-class StitchTraining:
-    """The length of the stitches' training: ``steps``, or ``seconds`` of ``clock``."""
+class JointTraining:
+    """The length of the joints' training: ``steps``, or ``seconds`` of ``clock``."""
 
     steps: int | None = None
     seconds: float | None = None
@@ -45,61 +67,67 @@ class StitchTraining:
 
 
 def trained(
-    stitches: Sequence[FittedStitch],
-    networks: Sequence[MemberNetwork],
+    joints: Sequence[AnyJoint],
+    networks: Sequence[CutNetwork],
     source: BatchSource,
     recipe: Recipe,
-    length: StitchTraining,
+    length: JointTraining,
     *,
-    folder: Path,
+    state: Path,
+    title: str,
     progress: Progress,
-) -> tuple[FittedStitch, ...]:
-    """The stitches with trained modules, in the same order; their losses are those from before.
+) -> tuple[AnyJoint, ...]:
+    """The joints with trained modules, in the same order; the rest of each is as before.
 
-    A batch is run through the members once; some stitches in turn continue from its features.
+    A batch is run through the networks once; some joints in turn continue from its features. ``state``: file that
+    keeps an unfinished run; ``title``: of the progress.
     """
-    if length.is_none or not stitches:
-        return tuple(stitches)
+    if length.is_none or not joints:
+        return tuple(joints)
     device = resolve_device(recipe.device)
-    made = [replace(one, module=copy.deepcopy(one.module)) for one in stitches]
+    made = [_copied(one) for one in joints]
     for one in made:
         one.module.requires_grad_(True)
     modules = [*(block.module for network in networks for block in network.blocks), *(one.module for one in made)]
     with on_device(modules, device):
-        _Run(made, networks, source, recipe, length, device, folder).go(progress)
+        _Run(made, networks, source, recipe, length, device, state).go(progress, title)
     for one in made:
         one.module.requires_grad_(False)
     return tuple(made)
 
 
+def _copied(joint: AnyJoint) -> AnyJoint:
+    return replace(joint, module=copy.deepcopy(joint.module))  # type: ignore[type-var]
+
+
 class _Run:
     def __init__(
         self,
-        stitches: Sequence[FittedStitch],
-        networks: Sequence[MemberNetwork],
+        joints: Sequence[Joint],
+        networks: Sequence[CutNetwork],
         source: BatchSource,
         recipe: Recipe,
-        length: StitchTraining,
+        length: JointTraining,
         device: torch.device,
-        folder: Path,
+        path: Path,
     ) -> None:
-        self._stitches, self._networks, self._source = stitches, networks, source
-        self._recipe, self._length, self._device, self._path = recipe, length, device, folder / STATE
-        weights = [one for stitch in stitches for one in stitch.module.parameters()]
+        self._joints, self._networks, self._source = joints, networks, source
+        self._recipe, self._length, self._device, self._path = recipe, length, device, path
+        weights = [one for joint in joints for one in joint.module.parameters()]
         self._optimizer = torch.optim.Adam(weights, lr=_HIGHEST_RATE)
         self._step, self._spent_s = 0, 0.0
         state: dict[str, Any] | None = read_state(self._path)
         if state is not None:
-            for stitch, weights_ in zip(stitches, state["stitches"], strict=True):
-                stitch.module.load_state_dict(weights_)
+            for joint, weights_ in zip(joints, state["joints"], strict=True):
+                joint.module.load_state_dict(weights_)
             self._optimizer.load_state_dict(state["optimizer"])
             self._step, self._spent_s = state["step"], state["seconds"]
 
-    def go(self, progress: Progress) -> None:
+    def go(self, progress: Progress, title: str) -> None:
         """Train until the length is reached."""
         clock, shown = self._length.clock, self._share()
         started, saved = clock() - self._spent_s, clock()
-        with progress.task("train stitches", 1.0, done=shown) as task:
+        with progress.task(title, 1.0, done=shown) as task:
             while self._share() < 1:
                 loss = self._update()
                 self._step += 1
@@ -120,8 +148,8 @@ class _Run:
     def _update(self) -> float:
         images, labels = self._source.batch(self._step)
         images, labels = images.to(self._device), labels.to(self._device)
-        count = min(_PATHS, len(self._stitches))
-        mine = [self._stitches[(self._step * count + turn) % len(self._stitches)] for turn in range(count)]
+        count = min(_PATHS, len(self._joints))
+        mine = [self._joints[(self._step * count + turn) % len(self._joints)] for turn in range(count)]
         wanted = {one.start for one in mine}
         features: dict[tuple[int, int], torch.Tensor] = {}
         for member, network in enumerate(self._networks):
@@ -146,7 +174,7 @@ class _Run:
 
     def _save(self) -> None:
         state = {
-            "stitches": [one.module.state_dict() for one in self._stitches],
+            "joints": [one.module.state_dict() for one in self._joints],
             "optimizer": self._optimizer.state_dict(),
             "step": self._step,
             "seconds": self._spent_s,
