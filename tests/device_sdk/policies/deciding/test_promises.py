@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import InputError, UsageError
-from device_sdk.policies.deciding.thresholds import Promise, binomial_tail, fewest_asked
+from device_sdk.policies.deciding.promises import Promise, binomial_tail, is_certain_gain, most_shares
+from device_sdk.policies.deciding.thresholds import fewest_asked
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from device_sdk.errors import BudgetError, InfeasibleBudgetError
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.costs.expected_cost import expected_cost
-from device_sdk.policies.planning.planner import Planner, PromisedPlans
+from device_sdk.policies.planning.planner import Planner, PromisedPlans, Trial
 from device_sdk.supernet.cost import CostModel, EdgeCost, Uplink
 from device_sdk.supernet.goal import Requirement
 from device_sdk.supernet.plan import RemoteRef
@@ -36,15 +36,10 @@ def draw(elastic_supernet):
 
     def made(seed: int, choosing: int, testing: int) -> PromisedPlans:
         random = np.random.default_rng(seed)
-        planner = Planner(supernet, evidence(random, choosing), costs, [subnet], server=SERVER)
-        held = evidence(random, testing)
-
-        def tested(plan):
-            cost = expected_cost(supernet, plan, held, costs)
-            answered = round(testing * cost.coverage)
-            return answered, round(answered * (1 - cost.accuracy))
-
-        return PromisedPlans(planner, tested, testing)
+        chosen_on = evidence(random, choosing)
+        planner = Planner(supernet, chosen_on, costs, [subnet], server=SERVER)
+        seen, held = (Trial(supernet, some, costs) for some in (chosen_on, evidence(random, testing)))
+        return PromisedPlans(planner, seen, held)
 
     return made, lambda plan: expected_cost(supernet, plan, everything, costs).accuracy
 
@@ -97,7 +92,7 @@ def test_limits_that_no_plan_keeps_are_missed_with_a_promise_too(draw):
     ("limits", "says"),
     [
         ({"accuracy": 0.9, "certainty": 1.0}, "certainty is 1"),
-        ({"latency_ms": 5.0, "certainty": 0.9}, "accuracy below 1"),
+        ({"peak_bytes": 5, "certainty": 0.9}, "accuracy below 1"),
         ({"accuracy": 1.0, "certainty": 0.9}, "accuracy below 1"),
     ],
 )
