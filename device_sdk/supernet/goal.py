@@ -191,7 +191,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
             raise BudgetError("the goal has latency_ms and latency_ratio; one of them is enough")
         if self.accuracy is not None and self.max_drop is not None:
             raise BudgetError("the goal has accuracy and max_drop; one of them is enough")
-        if self.certainty is not None and self.max_drop is not None and not 0 < self.certainty < 1:
+        if self.certainty is not None and not 0 < self.certainty < 1:
             raise BudgetError(f"the certainty is {self.certainty:g}; it must lie between 0 and 1")
         if not 0 < self.percentile < 100:
             raise BudgetError(f"the goal's percentile is {self.percentile:g}; it must lie between 0 and 100")
@@ -225,8 +225,8 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
 
     def requirement(self, *, least_accuracy: float | None = None) -> Requirement:
         """The limits on expected costs; ``least_accuracy``: what ``max_drop`` comes to."""
-        unknown_drop = self.max_drop is not None and least_accuracy is None
-        is_open = unknown_drop or (self.accuracy is None and self.latency_ratio is not None)  # what a certainty is about
+        known = (self.accuracy, least_accuracy, self.latency_ms)  # what a certainty is about; else it is still relative
+        is_open = all(one is None for one in known) and (self.max_drop is not None or self.latency_ratio is not None)
         return Requirement(
             optimise=self.optimise,
             accuracy=self.accuracy if least_accuracy is None else least_accuracy,
