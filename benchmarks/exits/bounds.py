@@ -148,6 +148,7 @@ def networks_alone(options: BenchOptions, images: Array, labels: np.ndarray, ful
 
 
 def macs_of(folder: Path, name: str, images: Array) -> int:
+    """Operations of a published network on one of prepared ``images`` [count, *input]."""
     return count_macs(load_model(f"zoo:{name}", weights=folder / f"{name}.safetensors").module, images.shape[1:])
 
 

@@ -83,7 +83,7 @@ class World:
         logits = {name: found[places] for name, found in self.networks.items()}
         ends = {Subnet((Edge(name),)): logits[name] for name in self.quicker} | {self.full: [*logits.values()][-1]}
         exits = {(self.full.edges[: at + 1], name, "fp32"): logits[name] for at, name in enumerate(self.quicker)}
-        mean = np.mean([*logits.values()], axis=0, dtype=np.float32)
+        mean = np.stack([*logits.values()]).mean(axis=0)
         return Evidence(self.labels[places], ends=ends, exits=exits, servers={SERVER: mean})
 
     def exit_sets(self, evidence: Evidence, drops: tuple[float, ...]) -> list[tuple[ExitChoice, ...]]:

@@ -157,7 +157,10 @@ class Sweep:
 
 
 def _percentiles(own_ms: Column, hardest: Column, added_ms: float) -> Column:
-    """The 95th percentile of latencies, by the number of hard samples; all samples that reach the end take equally long, and longest."""
+    """The 95th percentile of latencies, by the number of hard samples.
+
+    All samples that reach the end take equally long, and longest.
+    """
     if math.isnan(added_ms):
         return _unknown(hardest)
     count = len(own_ms)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 SHARES_CERTAINTY = 0.9  # of shares of samples that are sent on, where a goal states none
 
-_ROUNDING = 1e-9  # of a sum of differences
+_ROUNDING = 1e-9  # of sums of differences
 _CAUTION = 0.5  # standard errors of a drop without a certainty
 _BISECTIONS = 40
 _MOST_TERMS, _CONVERGED, _TINY = 500, 1e-12, 1e-300
@@ -148,5 +148,10 @@ def caution_of(differences: Column, certainty: float | None, *, turn: int) -> fl
 
 
 def is_certain_gain(gains: Column) -> bool:
-    """True if the mean of ``gains`` of single samples [count] is more than its standard error above zero."""
-    return bool(gains.mean() > gains.std() / math.sqrt(len(gains)))
+    """True if the mean of ``gains`` of single samples [count] is more than its standard error above zero.
+
+    A single sample that is won makes no certain gain.
+    """
+    if len(gains) < 2:
+        return False
+    return bool(gains.mean() > (1 + _ROUNDING) * gains.std(ddof=1) / math.sqrt(len(gains)))

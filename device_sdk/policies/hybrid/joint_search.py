@@ -68,8 +68,8 @@ class JointSettings:
     """Evolution: ``generations`` with up to ``children`` new networks each, from the ``parents`` best pairs.
 
     ``coverage``: of the fitness ``either``; ``least_coverage``: of ``routed`` and ``softened``, which send at most the
-    rest. ``certainty``: of ``routed`` and ``softened``: the share of new samples that are sent keeps the limit with this
-    probability; None: the share of those seen does.
+    rest. ``certainty``, of the same two: probability with which the share of new samples that are sent keeps the limit;
+    None: the share of those seen does.
     """
 
     fitness: Fitness = "softened"

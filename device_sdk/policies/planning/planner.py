@@ -14,8 +14,8 @@ from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.costs.expected_cost import expected_cost, whole_route
 from device_sdk.policies.costs.route import Route
 from device_sdk.policies.deciding.promises import SHARES_CERTAINTY, Promise, is_certain_gain
-from device_sdk.policies.joint_thresholds.plans import JointPlans
 from device_sdk.policies.exits.placed_exits import without_timed_exits
+from device_sdk.policies.joint_thresholds.plans import JointPlans
 from device_sdk.policies.planning.choice import Choice, Families, Family, Option
 from device_sdk.policies.planning.ground import Ground
 from device_sdk.policies.planning.proposers import PROPOSERS, that_need

@@ -18,6 +18,7 @@ private const val BISECTIONS = 40
 private const val MOST_TERMS = 500
 private const val CONVERGED = 1e-12
 private const val TINY = 1e-300
+private const val ROUNDING = 1e-9
 
 /** Upper bounds of a share among new samples, by the number of [samples] seen that have it: [samples + 1]. */
 internal fun mostShares(samples: Int, certainty: Double): DoubleArray {
@@ -63,8 +64,10 @@ private fun fraction(first: Double, second: Double, point: Double): Double {
 
 private fun awayFromZero(value: Double) = if (abs(value) < TINY) TINY else value
 
-/** True if the mean of [gains] of single samples is more than its standard error above zero. */
+/** True if the mean of [gains] of single samples is more than its standard error above zero; one that is won is not. */
 internal fun isCertainGain(gains: DoubleArray): Boolean {
+    if (gains.size < 2) return false
     val mean = gains.average()
-    return mean > sqrt(gains.sumOf { (it - mean) * (it - mean) } / gains.size) / sqrt(gains.size.toDouble())
+    val variance = gains.sumOf { (it - mean) * (it - mean) } / (gains.size - 1)
+    return mean > (1 + ROUNDING) * sqrt(variance / gains.size)
 }
