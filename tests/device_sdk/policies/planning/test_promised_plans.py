@@ -86,7 +86,7 @@ def rivals(elastic_supernet):
             right = random.uniform(size=count) < 0.8
             also = right & (random.uniform(size=count) < kept)
             answers = [np.where(one, labels, (labels + 1) % CLASSES) for one in (right, also)]
-            ends = {net: np.eye(CLASSES, dtype=np.float32)[own] for net, own in zip((slow, quick), answers, strict=True)}
+            ends = {
                 one: np.eye(CLASSES, dtype=np.float32)[own] for one, own in zip((slow, quick), answers, strict=True)
             }
             return Trial(supernet, Evidence(labels, ends), costs, (slow, max_drop))
