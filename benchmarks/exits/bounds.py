@@ -137,17 +137,18 @@ def _cascade(answers: Answers, kept: Sequence[int], temperatures: Sequence[float
 def networks_alone(options: BenchOptions, images: Array, labels: np.ndarray, full_ms: float) -> tuple[ExitSamples, ...]:
     """Each shorter network as an exit at its share of the full model's work, whose branch costs nothing."""
     folder = options.data_folder / "pretrained"
-    full_macs = _macs(folder, "resnet56_cifar10", images)
+    full_macs = macs_of(folder, "resnet56_cifar10", images)
     found = []
     for name in SHORTER:
         logits = logits_of(folder, name, images)
-        reach_ms = full_ms * _macs(folder, name, images) / full_macs
+        reach_ms = full_ms * macs_of(folder, name, images) / full_macs
         choice = ExitChoice(name, UNREACHABLE_CONFIDENCE)
         found.append(ExitSamples(choice, confidence(logits), logits.argmax(axis=1) == labels, reach_ms, 0.0))
     return tuple(found)
 
 
-def _macs(folder: Path, name: str, images: Array) -> int:
+def macs_of(folder: Path, name: str, images: Array) -> int:
+    """Operations of a published network on one of prepared ``images`` [count, *input]."""
     return count_macs(load_model(f"zoo:{name}", weights=folder / f"{name}.safetensors").module, images.shape[1:])
 
 

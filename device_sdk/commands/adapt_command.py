@@ -43,7 +43,10 @@ _GOAL: tuple[tuple[str, str], ...] = (
     ("p95_latency_ms", "Limit of the 95th percentile of the latency, over samples."),
     ("calls_per_second", "Pace at which the application calls.  [default: 20 ms between calls]"),
     ("accuracy", "Least accuracy, 0 to 1, of the samples that are answered."),
-    ("certainty", "Probability, 0 to 1, with which --accuracy or --max-drop holds on new samples like the given."),
+    (
+        "certainty",
+        "Probability, 0 to 1, with which --accuracy or --max-drop, and a cascade's latency, hold on new samples.",
+    ),
     ("max_drop", "Most accuracy that exits or a split may lose, 0 to 1, instead of --accuracy."),
     ("share_asked", "Most samples that a server is asked about, 0 to 1."),
     ("energy_mj", "Limit of the mean energy; needs --active-w."),

@@ -11,7 +11,7 @@ import click
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE
 
 if TYPE_CHECKING:
-    from device_sdk.policies.deciding.thresholds import Promise
+    from device_sdk.policies.deciding.promises import Promise
     from device_sdk.policies.found import Found, Measured
     from device_sdk.policies.hybrid.choice import HybridChoice
     from device_sdk.policies.planning.choice import Choice
@@ -121,13 +121,16 @@ def _lines(found: Found) -> Iterator[str]:
         low, high = found.accuracy_interval
         yield f"expected on new samples like these: {low:.1%} to {high:.1%}"
     if choice.promise is not None:
-        promise = choice.promise
-        yield (
-            f"with a certainty of {promise.certainty:.0%} its accuracy is at least {promise.least_accuracy:.1%}: "
-            f"{promise.wrong} of {promise.samples} new samples were answered wrongly"
-        )
+        yield _promise_line(choice.promise, is_drop=found.goal.max_drop is not None)
     yield f"best of {choice.considered:,} that were judged in {found.seconds:.1f} s ({found.stopped})"
     yield from (f"note: {note}" for note in found.notes)
+
+
+def _promise_line(promise: Promise, *, is_drop: bool) -> str:
+    least, count = promise.least_accuracy, f"{promise.wrong} of {promise.samples} new samples were"
+    if is_drop:
+        return f"with a certainty of {promise.certainty:.0%} it loses at most {1 - least:.1%}: {count} lost"
+    return f"with a certainty of {promise.certainty:.0%} its accuracy is at least {least:.1%}: {count} answered wrongly"
 
 
 def _alone(choice: Choice) -> str:

@@ -205,7 +205,7 @@ def _planned(
     least = None if goal.max_drop is None else max(answered.accuracy(base) - goal.max_drop, _LEAST_ACCURACY)
     requirement, network = resolved.requirement(least_accuracy=least), here.servers.network
     timed_exits = "exits" in kinds
-    planner = answered.planner(kinds, max_drop=goal.max_drop, timed_exits=timed_exits)
+    planner = answered.planner(kinds, goal, base, timed_exits=timed_exits)
     choice = planner.best(requirement, network, here.power)
     notes, timed = here.servers.notes, _timed_ways(workspace, choice, samples.inputs) if confirm else None
     again, stricter = _CHOSEN_AGAIN, requirement
@@ -218,13 +218,14 @@ def _planned(
             left_out, named = ("exits", "exits are") if choice.plan.second is None else ("cascade", "cascades are")
             notes = (*notes, f"{named} left out: with them calls took {timed[0]:.3g} ms, without {timed[1]:.3g} ms")
             kinds = [kind for kind in kinds if kind != left_out]
-            planner = answered.planner(kinds, timed_exits=timed_exits)
+            planner = answered.planner(kinds, goal, base, timed_exits=timed_exits)
             choice = planner.best(requirement, network, here.power)
         timed = _timed_ways(workspace, choice, samples.inputs)
     if found is not None and goal.is_budget and choice.kind == "subnet":
-        rivals = [one for kind, one in choice.by_kind.items() if kind != "subnet" and not one.misses]
+        rivals, own = [one for kind, one in choice.by_kind.items() if kind != "subnet" and not one.misses], choice.plan
         try:
             plain = _confirmed(samples, goal, found, here, settings)
+            rivals = [one for one in rivals if planner.planner.surely_gains(one.plan, own, network)]
         except InfeasibleBudgetError:  # what fits as predicted is too slow when it is measured
             if not rivals:
                 raise

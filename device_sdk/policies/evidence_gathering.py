@@ -13,16 +13,17 @@ from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.costs.answers import Answers, answer_everywhere, answer_views
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.costs.expected_cost import expected_cost
+from device_sdk.policies.deciding.promises import SHARES_CERTAINTY
 from device_sdk.policies.exits.placed_exits import DROPS, exit_choices, exit_sets, with_further_exits
 from device_sdk.policies.gathering import Samples, prepare_ms
 from device_sdk.policies.measured_splits.measuring import Received, answers_in_few_bits, few_bits_ms
-from device_sdk.policies.planning.planner import Planner, PromisedPlans
+from device_sdk.policies.planning.planner import Planner, PromisedPlans, Trial
 from device_sdk.policies.planning.proposers import that_need
 from device_sdk.policies.planning.server_evidence import Servers
 from device_sdk.progress import Progress
 from device_sdk.search.additive import margin_scale
 from device_sdk.supernet.cost import CostModel, PlanCost, Power
-from device_sdk.supernet.goal import Requirement
+from device_sdk.supernet.goal import Goal, Requirement
 from device_sdk.supernet.plan import Plan, Subnet
 
 _BATCH = 64
@@ -43,16 +44,16 @@ class Collected:
     samples: Samples
     servers: Servers
 
-    def planner(self, kinds: Collection[str], *, max_drop: float | None = None, timed_exits: bool) -> PromisedPlans:
+    def planner(self, kinds: Collection[str], goal: Goal, base: Subnet, *, timed_exits: bool) -> PromisedPlans:
         """The planner over the samples that choose, whose promises are tested on the others.
 
-        ``max_drop``: accuracy that exits may cost, beside the usual ones. ``timed_exits``: plans keep an exit at each
-        cut point for deadlines and anytime answers, unless memory is limited: what is left of it is not known to
-        suffice.
+        ``goal``: its ``max_drop``, from the accuracy of ``base``, is tried for exits beside the usual drops.
+        ``timed_exits``: plans keep an exit at each cut point for deadlines and anytime answers, unless memory is
+        limited: what is left of it is not known to suffice.
         """
         supernet, choosing, with_exits = self.workspace.supernet, self.samples.kept, "exits" in kinds
         parts = [one.part(choosing) for one in self.answers] if with_exits else []
-        drops = DROPS if max_drop is None else (max_drop, *DROPS)
+        drops = DROPS if goal.max_drop is None else (goal.max_drop, *DROPS)
         planner = Planner(
             supernet,
             self.evidence.part(choosing),
@@ -64,6 +65,7 @@ class Collected:
             tail_server=self.servers.tails,
             privacy=self.servers.privacy,
             kinds=kinds,
+            certainty=goal.certainty or SHARES_CERTAINTY,
         )
 
         def finished(plan: Plan, wanted: Requirement) -> Plan:
@@ -71,15 +73,10 @@ class Collected:
             keeps = timed_exits and wanted.peak_bytes is None
             return with_further_exits(supernet, plan) if keeps else plan
 
-        return PromisedPlans(planner, self._tested, len(self.samples.held), finished)
-
-    def _tested(self, plan: Plan) -> tuple[int, int] | None:
-        """The number of held-out samples that ``plan`` answers, and that it answers wrongly."""
-        cost = self.held_out(plan)
-        if cost is None or cost.accuracy is None:
-            return None
-        answered = round(len(self.samples.held) * cost.coverage)
-        return answered, round(answered * (1 - cost.accuracy))
+        tried_on = (replace(self.evidence.part(some), margin_scale=0.0) for some in (choosing, self.samples.held))
+        drop_from = None if goal.max_drop is None else (base, goal.max_drop)
+        seen, held = (Trial(supernet, one, self.costs, drop_from) for one in tried_on)
+        return PromisedPlans(planner, seen, held, finished)
 
     def held_out(self, plan: Plan, network: Network | None = None, power: Power | None = None) -> PlanCost | None:
         """The cost of ``plan`` on the samples that did not choose; None without any."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from device_sdk.policies.deciding.thresholds import Promise
+from device_sdk.policies.deciding.promises import Promise
 from device_sdk.policies.hybrid.choice import HybridChoice
 from device_sdk.policies.measured_splits.decision import SplitDecision
 from device_sdk.policies.measured_splits.region import Region

@@ -19,6 +19,7 @@ from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.remote_calls import default_transport
 from device_sdk.offload.remote_model import RemoteModel, takes_jpegs
 from device_sdk.offload.tail import TAIL, measure_uplink, server_profile
+from device_sdk.policies.deciding.promises import SHARES_CERTAINTY
 from device_sdk.policies.found import Found
 from device_sdk.policies.gathering import AdaptationSettings
 from device_sdk.policies.hybrid.choice import (
@@ -223,7 +224,7 @@ def choose_pair(
         targets,
         limit,
         _costs(workspace, device, server, resource, uplink, power),
-        settings.joint,
+        replace(settings.joint, certainty=goal.certainty or settings.joint.certainty or SHARES_CERTAINTY),
         others=[_asked_model(one, resource, power) for one in found],
         progress=progress,
     )

@@ -24,7 +24,8 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
 
     Without ``coverage`` a plan may abstain from any share of the samples: its accuracy is that of those it answers.
     ``certainty``: the probability, over the draw of the private samples, with which the accuracy holds on new samples
-    like them, between 0 and 1; None: it holds on the samples that the plan was chosen on.
+    like them, and the latency of a cascade, between 0 and 1; None: the accuracy holds on the samples that the plan was
+    chosen on, and the latency of a cascade with 0.9.
 
     Raises:
         BudgetError: nothing is limited, or a limit makes no sense.
@@ -57,9 +58,10 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
     def _check_promise(self, certainty: float) -> None:
         if not 0 < certainty < 1:
             raise BudgetError(f"the certainty is {certainty:g}; it must lie between 0 and 1")
-        if self.accuracy is None or self.accuracy == 1:
+        if self.accuracy == 1 or (self.accuracy is None and self.latency_ms is None):
             raise BudgetError(
-                "only an accuracy below 1 can be promised with a certainty", hint="set accuracy or max_drop"
+                "only an accuracy below 1 or a latency can be promised with a certainty",
+                hint="set accuracy, max_drop or latency_ms",
             )
 
     @classmethod
@@ -149,7 +151,8 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     the mean; or ``latency_ratio``: of the full model's in the same circumstances. ``calls_per_second``: the
     application's pace; caches are colder between rare calls. None: the pace of the last calls, if any.
     ``accuracy``: the least, of samples that are answered; ``max_drop``: accuracy, or another score, that exits or a
-    split may lose instead. With ``certainty`` either holds on new samples like the private ones with this probability.
+    split may lose instead. With ``certainty`` either holds on new samples like the private ones with this probability,
+    and so does the mean latency of a cascade, which without one holds with 0.9.
     ``coverage``: least share of samples that are answered; ``share_asked``: most that a server is asked about.
     ``macs``: most multiply-accumulate operations of a hybrid, wherever they run. ``memory_mb``: most memory on the
     device, weights and working set; ``storage_mb``: most of its weights as a split stores them.
@@ -188,7 +191,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
             raise BudgetError("the goal has latency_ms and latency_ratio; one of them is enough")
         if self.accuracy is not None and self.max_drop is not None:
             raise BudgetError("the goal has accuracy and max_drop; one of them is enough")
-        if self.certainty is not None and self.max_drop is not None and not 0 < self.certainty < 1:
+        if self.certainty is not None and not 0 < self.certainty < 1:
             raise BudgetError(f"the certainty is {self.certainty:g}; it must lie between 0 and 1")
         if not 0 < self.percentile < 100:
             raise BudgetError(f"the goal's percentile is {self.percentile:g}; it must lie between 0 and 100")
@@ -202,7 +205,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_budget(self) -> bool:
         """True if the most accurate plan within a latency, a memory or both is wanted, and nothing else is limited."""
-        others = (self.accuracy, self.certainty, self.max_drop, self.p95_latency_ms, self.energy_mj, self.bytes_sent)
+        others = (self.accuracy, self.max_drop, self.p95_latency_ms, self.energy_mj, self.bytes_sent)
         few = self.optimise == "accuracy" and all(one is None for one in (*others, self.share_asked, self.macs))
         return few and (self.limits_latency or self.memory_mb is not None)
 
@@ -222,7 +225,8 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
 
     def requirement(self, *, least_accuracy: float | None = None) -> Requirement:
         """The limits on expected costs; ``least_accuracy``: what ``max_drop`` comes to."""
-        is_open = self.max_drop is not None and least_accuracy is None  # the accuracy that a certainty is about
+        known = (self.accuracy, least_accuracy, self.latency_ms)  # what a certainty is about; else it is still relative
+        is_open = all(one is None for one in known) and (self.max_drop is not None or self.latency_ratio is not None)
         return Requirement(
             optimise=self.optimise,
             accuracy=self.accuracy if least_accuracy is None else least_accuracy,

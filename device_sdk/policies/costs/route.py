@@ -256,7 +256,7 @@ class Route:
 
     def cost(self, power: Power | None = None) -> PlanCost:
         """The mean over all samples."""
-        count, answered = self._evidence.count, ~self._abstained
+        count, answered = self._evidence.count, self.answered
         known_ms = self.latency_ms if self.latency_known else None
         return PlanCost(
             accuracy=float(self.correct[answered].mean()) if self.accuracy_known and answered.any() else None,
@@ -271,6 +271,11 @@ class Route:
             share_abstained=float(np.count_nonzero(self._abstained)) / count,
             share_second=float(np.count_nonzero(self._second)) / count,
         )
+
+    @property
+    def answered(self) -> Correct:
+        """Mask of the samples that get an answer."""
+        return ~self._abstained
 
     def _hard(self, policy: Abstain | Ask | Cascade) -> Correct:
         return self.open & hard(policy.decider, self.logits)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from device_sdk.offload.packing import BITS
 from device_sdk.policies.costs.evidence import Network
 from device_sdk.policies.costs.route import NO_CALL, Asking, Correct, Route
+from device_sdk.policies.deciding.promises import most_shares
 from device_sdk.supernet.cost import PlanCost, Power
 from device_sdk.supernet.deciders.port import ease, everything_is_hard, with_limit
 from device_sdk.supernet.plan import Decider, Split
@@ -99,8 +100,12 @@ class Sweep:
         ranking, own = self.ranking(number)
         return ranking.decider(own)
 
-    def costs(self, asking: Asking | None, power: Power | None) -> Costs:
-        """The costs at all thresholds. ``asking``: what hard samples are handed on to; None: they get no answer."""
+    def costs(self, asking: Asking | None, power: Power | None, certainty: float | None = None) -> Costs:
+        """The costs at all thresholds.
+
+        ``asking``: what hard samples are handed on to; None: they get no answer. ``certainty``: times and energies are
+        those of the largest share of hard samples that it leaves possible among new ones; None: of the share seen.
+        """
         route, hardest, count = self._route, self._hardest, len(self._route.open)
         call = NO_CALL if asking is None else asking.call
         right = route.correct.sum() - self._of_hardest(route.correct)
@@ -118,17 +123,18 @@ class Sweep:
         known = route.latency_known
         peak_bytes = route.peak_bytes if asking is None or asking.peak_bytes is None else asking.peak_bytes
         share = hardest / count
+        at_most = share if certainty is None else most_shares(count, certainty)[hardest]
         decided = [route.decided(one.kind, apart_ms) for one in self.rankings]
         energy_mj = _unknown(hardest)
         if power is not None and known:
             added_mj = power.active_w * here_ms + power.radio_w * transfer_ms + power.waiting_w * server_ms
-            energy_mj = self._of_each([one.energy_mj(power).mean() for one in decided]) + share * added_mj
+            energy_mj = self._of_each([one.energy_mj(power).mean() for one in decided]) + at_most * added_mj
         return Costs(
             accuracy=accuracy,
-            latency_ms=self._of_each([one.latency_ms.mean() for one in decided]) + share * added_ms
+            latency_ms=self._of_each([one.latency_ms.mean() for one in decided]) + at_most * added_ms
             if known
             else _unknown(hardest),
-            p95_latency_ms=self._p95_ms(decided, added_ms) if known else _unknown(hardest),
+            p95_latency_ms=self._p95_ms(decided, at_most * count, added_ms) if known else _unknown(hardest),
             energy_mj=energy_mj,
             bytes_sent=route.bytes_sent.mean() + share * call.size_bytes,
             peak_bytes=np.full(len(hardest), float(peak_bytes)),
@@ -140,9 +146,9 @@ class Sweep:
         """``values``, one per decider, repeated for each of its thresholds."""
         return np.repeat(np.asarray(values, dtype=np.float64), [len(one.hardest) for one in self.rankings])
 
-    def _p95_ms(self, decided: Sequence[Route], added_ms: float) -> Column:
-        pairs = zip(decided, self.rankings, strict=True)
-        return np.concatenate([_percentiles(route.latency_ms, one.hardest, added_ms) for route, one in pairs])
+    def _p95_ms(self, decided: Sequence[Route], hard: Column, added_ms: float) -> Column:
+        pairs = zip(decided, np.split(hard, self._starts[1:-1]), strict=True)
+        return np.concatenate([_percentiles(route.latency_ms, own, added_ms) for route, own in pairs])
 
     def _of_hardest(self, values: npt.NDArray[np.bool_] | Column) -> Column:
         """The sum of ``values`` [count] over the samples that each threshold calls hard."""
@@ -150,8 +156,11 @@ class Sweep:
         return np.concatenate(sums).astype(float)
 
 
-def _percentiles(own_ms: Column, hardest: npt.NDArray[np.int64], added_ms: float) -> Column:
-    """The 95th percentile of latencies; all samples that reach the end take equally long, and longest."""
+def _percentiles(own_ms: Column, hardest: Column, added_ms: float) -> Column:
+    """The 95th percentile of latencies, by the number of hard samples.
+
+    All samples that reach the end take equally long, and longest.
+    """
     if math.isnan(added_ms):
         return _unknown(hardest)
     count = len(own_ms)
@@ -167,7 +176,7 @@ def _percentiles(own_ms: Column, hardest: npt.NDArray[np.int64], added_ms: float
     return np.asarray(below + (above - below) * (place - low))
 
 
-def _unknown(like: npt.NDArray[np.int64]) -> Column:
+def _unknown(like: npt.NDArray[np.int64] | Column) -> Column:
     return np.full(len(like), math.nan)
 
 

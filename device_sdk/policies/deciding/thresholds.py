@@ -1,48 +1,20 @@
-"""Thresholds of exits and deciders, and promises on new samples."""
+"""Thresholds of exits and deciders."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from device_sdk.errors import InputError, UsageError
+from device_sdk.policies.deciding.promises import binomial_tail
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice
 
 Correct = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Promise:
-    """Evidence for an accuracy: of a plan's answers to ``samples`` new samples, ``wrong`` were wrong."""
-
-    certainty: float
-    samples: int
-    wrong: int
-
-    @property
-    def least_accuracy(self) -> float:
-        """Lower bound of the accuracy at this certainty (Clopper and Pearson 1934), to 1e-9."""
-        low, high = 0.0, 1.0
-        while high - low > 1e-9:
-            middle = (low + high) / 2
-            low, high = (middle, high) if self.holds(middle) else (low, middle)
-        return low
-
-    def holds(self, accuracy: float) -> bool:
-        """True if an accuracy below ``accuracy`` is ruled out with the certainty (exact binomial test)."""
-        return self.doubt(accuracy) <= 1 - self.certainty
-
-    def doubt(self, accuracy: float) -> float:
-        """The greatest probability of so few wrong answers if the accuracy were below ``accuracy``, 0 to 1."""
-        if accuracy <= 0:
-            return 0.0
-        return float(self.wrong == 0) if accuracy >= 1 else binomial_tail(self.wrong, self.samples, 1 - accuracy)
 
 
 def fewest_asked(
@@ -83,26 +55,6 @@ def _ordered(
         raise UsageError("accuracy and certainty of a promise lie between 0 and 1")
     order = np.argsort(ease, kind="stable")
     return order, ease[order]
-
-
-def binomial_tail(successes: int, trials: int, probability: float) -> float:
-    """P(X ≤ ``successes``) for X ~ Binomial(``trials``, ``probability``)."""
-    counts, factorials = np.arange(successes + 1), _log_factorials(trials)
-    chances = (
-        factorials[trials]
-        - factorials[counts]
-        - factorials[trials - counts]
-        + counts * math.log(probability)
-        + (trials - counts) * math.log1p(-probability)
-    )
-    highest = chances.max()
-    return min(1.0, float(math.exp(highest) * np.exp(chances - highest).sum()))
-
-
-@lru_cache(maxsize=4)
-def _log_factorials(most: int) -> npt.NDArray[np.float64]:
-    """The logarithms of 0! to ``most``!."""
-    return np.append(0.0, np.cumsum(np.log(np.arange(1, most + 1))))
 
 
 _TRIED = 32  # thresholds per exit

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -20,7 +21,6 @@ from device_sdk.policies.hybrid.joint_search import (
     HybridPair,
     HybridPool,
     JointSettings,
-    best_pair,
     joint_search,
     separate_pair,
 )
@@ -29,7 +29,7 @@ from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Array
 from device_sdk.search.nearby import Neighbourhood, latency_range_ms, mutate, within_budget
 from device_sdk.supernet.cost import Budget, CostModel, Power, Uplink
-from device_sdk.supernet.deciders.port import ease, everything_is_hard, with_limit
+from device_sdk.supernet.deciders.port import ease, everything_is_hard, hard, with_limit
 from device_sdk.supernet.plan import Ask, Entropy, Plan, RemoteRef, Subnet
 from device_sdk.supernet.supernet import Supernet
 
@@ -220,19 +220,20 @@ def choose_hybrid(
     if pair is None:
         raise _infeasible(pool, limit, costs, profile)
     assert isinstance(pair.base, Subnet)
-    decider = _sending(ease(Entropy(0.0), answers.logits[pair.base][choosing]), pair.sent)
+    logits = answers.logits[pair.base]
+    decider = sending(ease(Entropy(0.0), logits[choosing]), pair.sent, logits.shape[1])
     plan = Plan(pair.base, hard=Ask(decider, _server_of(pair.global_, bundle)))
     everything = {one.key: one for one in others} | {
         key: both[1] for key, both in answers(list(answers.logits)).items()
     }
-    held: HybridPool[GlobalNetwork] = HybridPool(labels[judging])
     base, global_ = answers([pair.base])[pair.base][0], everything[pair.global_]
     assert base is not None
     assert global_ is not None
-    held.add(bases=[_sampled(base, judging)], globals_=[_sampled(global_, judging)])
-    judged = best_pair(held, limit, replace(settings, fitness="routed"))
+    own, other = base.logits[judging], global_.logits[judging]
+    answers_held = np.where(hard(decider, own), other.argmax(axis=1), own.argmax(axis=1))
+    held_out = float((answers_held == labels[judging]).mean()) if len(judging) else 0.0
     separate = separate_pair(pool, limit, settings)
-    return HybridChoice(plan, pair, 0.0 if judged is None else judged.accuracy, separate, len(answers.logits))
+    return HybridChoice(plan, pair, held_out, separate, len(answers.logits))
 
 
 def _server_of(network: GlobalNetwork, bundle: tuple[str, str]) -> RemoteRef:
@@ -268,11 +269,13 @@ def _sampled(one: HybridMember[GlobalNetwork], positions: npt.NDArray[np.int64])
     return HybridMember(one.key, one.logits[positions], one.cost)
 
 
-def _sending(eases: npt.NDArray[np.float64], share: float) -> Entropy:
-    """The decider that calls ``share`` of the samples hard."""
+def sending(eases: npt.NDArray[np.float64], share: float, classes: int) -> Entropy:
+    """The decider that calls ``share`` of the samples hard; of none, also no new sample among ``classes``."""
     count = round(share * len(eases))
     if count == len(eases):
         found = everything_is_hard(Entropy(0.0))
+    elif not count:
+        found = with_limit(Entropy(0.0), -math.log(classes))
     else:
         found = with_limit(Entropy(0.0), float(np.sort(eases)[count]))
     assert isinstance(found, Entropy)

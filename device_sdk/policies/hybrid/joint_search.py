@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.errors import InputError, UsageError
+from device_sdk.policies.deciding.promises import most_shares
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.deciders.port import ease
@@ -23,6 +24,8 @@ from device_sdk.supernet.plan import Decider, Entropy
 Key = TypeVar("Key", bound=Hashable)
 AnyKey = TypeVar("AnyKey", bound=Hashable, covariant=True)
 Values = npt.NDArray[np.float64]
+_ROUNDING = 1e-9
+
 Fitness = Literal["agreement", "either", "routed", "softened"]
 """How a pair is judged.
 
@@ -65,13 +68,15 @@ class JointSettings:
     """Evolution: ``generations`` with up to ``children`` new networks each, from the ``parents`` best pairs.
 
     ``coverage``: of the fitness ``either``; ``least_coverage``: of ``routed`` and ``softened``, which send at most the
-    rest.
+    rest. ``certainty``, of the same two: probability with which the share of new samples that are sent keeps the limit;
+    None: the share of those seen does.
     """
 
     fitness: Fitness = "softened"
     temperature: float = 4.0
     coverage: float = 0.7
     least_coverage: float = 0.0
+    certainty: float | None = None
     generations: int = 4
     children: int = 8
     parents: int = 25
@@ -249,13 +254,20 @@ def _by_routing(
     pairs = []
     for one in globals_:
         share = most if one.cost <= 0 else min(most, max(0.0, (limit - base.cost) / one.cost))
-        sent = order[: int(share * count + 1e-9)]
+        sent = order[: _most_sent(share, count, settings.certainty)]
         right, judged = own.copy(), own_values.copy()
         right[sent], judged[sent] = _right(one, labels)[sent], values(one)[sent]
         share = len(sent) / count
         cost = base.cost + share * one.cost
         pairs.append(HybridPair(base.key, one.key, float(right.mean()), share, cost, float(judged.mean())))
     return pairs
+
+
+def _most_sent(share: float, count: int, certainty: float | None) -> int:
+    """The number of ``count`` samples that may be sent so that at most ``share`` of new ones are."""
+    if certainty is None or share >= 1:
+        return int(share * count + _ROUNDING)
+    return max(0, int(np.searchsorted(most_shares(count, certainty), share + _ROUNDING, side="right")) - 1)
 
 
 def _softened(one: HybridMember[Key], labels: npt.NDArray[np.int64], temperature: float) -> Values:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
@@ -20,7 +19,7 @@ from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.packing import BITS, Activations, can_travel, packet_bytes
 from device_sdk.offload.quantisation import MAX_BITS, dequantise, quantise
 from device_sdk.offload.tail import TailClient
-from device_sdk.policies.deciding.thresholds import Promise
+from device_sdk.policies.deciding.promises import caution_of
 from device_sdk.policies.scores import Score, Targets
 from device_sdk.policies.splitting.path_splits import Handling, JpegCoding, SplitCost, TimedCall, fit_calls
 from device_sdk.runtimes.port import Array
@@ -84,8 +83,6 @@ _FEW_CALLS, _TURN_MS = 2, 2_000.0  # where calls are slow, a turn has fewer, and
 _BATCH = 50
 _KEPT_BYTES = 64_000_000  # of features behind one head
 _MEASURED = 64  # samples for the error of what crosses
-_CAUTION = 0.5  # standard errors of a drop
-_ROUNDING = 1e-9  # of a sum of differences
 MOST_OF_A_BYTE = 0.9  # of the time that a byte takes by the probes; real calls may correct it downwards by so much
 
 
@@ -317,21 +314,6 @@ class SplitScore:
             yield features
         if size <= _KEPT_BYTES:
             self._kept = (head, kept)
-
-
-def caution_of(differences: npt.NDArray[np.float64], certainty: float | None, *, turn: int) -> float:
-    """The distance that a drop has to keep from its limit, given the ``differences`` of single samples [count].
-
-    Without a certainty half the standard error. With one, the distance from the mean to its bound on new samples: that
-    of the share of samples that are lost (``Promise``), since what is won only makes the drop smaller. Many ways
-    compete, so the ``turn``-th that is measured gets the share 1 / (turn (turn + 1)) of the doubt, and all together
-    never exceed it.
-    """
-    if certainty is None:
-        return _CAUTION * float(np.sqrt((differences**2).sum())) / len(differences)
-    lost = math.ceil(np.maximum(differences, 0.0).sum() - _ROUNDING)
-    share = Promise(1 - (1 - certainty) / (turn * (turn + 1)), len(differences), lost)
-    return max(0.0, 1 - share.least_accuracy - float(differences.mean()))
 
 
 def _key(cost: SplitCost) -> Hashable:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.policies.costs.route import Asking
 from device_sdk.policies.costs.threshold_sweep import Costs, Sweep
-from device_sdk.policies.deciding.thresholds import Promise
+from device_sdk.policies.deciding.promises import Promise
 from device_sdk.policies.exits.placed_exits import without_timed_exits
 from device_sdk.supernet.cost import PlanCost, Power
 from device_sdk.supernet.goal import Requirement
@@ -93,14 +93,19 @@ class Family:
 
 
 def swept(
-    plan: Plan, policy: Abstain | Ask | Cascade, sweep: Sweep, asking: Asking | None, power: Power | None
+    plan: Plan,
+    policy: Abstain | Ask | Cascade,
+    sweep: Sweep,
+    asking: Asking | None,
+    power: Power | None,
+    certainty: float | None = None,
 ) -> Family:
-    """``plan`` with ``policy`` at its end, at every threshold of ``sweep``."""
+    """``plan`` with ``policy`` at its end, at every threshold of ``sweep``. ``certainty``: as ``Sweep.costs``."""
 
     def at(number: int) -> Plan:
         return replace(plan, hard=replace(policy, decider=sweep.decider(number)))
 
-    return Family(replace(plan, hard=policy).kind, sweep.costs(asking, power), at)
+    return Family(replace(plan, hard=policy).kind, sweep.costs(asking, power, certainty), at)
 
 
 def always(plan: Plan) -> Callable[[int], Plan]:

@@ -45,6 +45,7 @@ class Ground:
         exit_sets: exits with thresholds, calibrated for a subnet; each set is tried with everything else.
         server: the server's model that may be asked, None for none. tail_server: the one that runs tails.
         sends_input: the input itself may be sent.
+        certainty: with which the share of new samples that take a second path stays below its bound.
 
     Raises:
         UsageError: there are no subnets.
@@ -61,11 +62,13 @@ class Ground:
         server: RemoteRef | None,
         tail_server: RemoteRef | None,
         sends_input: bool,
+        certainty: float,
     ) -> None:
         if not subnets:
             raise UsageError("there are no subnets to plan with")
         self.supernet, self.evidence, self.costs = supernet, evidence, costs
         self.server, self.tail_server, self.sends_input = server, tail_server, sends_input
+        self.certainty = certainty
         self._fitted: dict[tuple[Subnet, RemoteRef | None], list[Decider]] = {}
         self.local = [
             self._prepared(Plan(subnet, chosen)) for subnet in subnets for chosen in ((), *exit_sets.get(subnet, ()))

@@ -13,7 +13,8 @@ from device_sdk.offload.remote_model import Privacy
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.costs.expected_cost import expected_cost, whole_route
 from device_sdk.policies.costs.route import Route
-from device_sdk.policies.deciding.thresholds import Promise
+from device_sdk.policies.deciding.promises import SHARES_CERTAINTY, Promise, is_certain_gain
+from device_sdk.policies.exits.placed_exits import without_timed_exits
 from device_sdk.policies.joint_thresholds.plans import JointPlans
 from device_sdk.policies.planning.choice import Choice, Families, Family, Option
 from device_sdk.policies.planning.ground import Ground
@@ -35,6 +36,7 @@ class Planner:
         tail_server: the server's model that runs tails, None for none.
         privacy: limit of what may be sent: plans that send more are left out.
         kinds: whose proposers are heard, by default all; plans that answer everything here always are.
+        certainty: of the latencies of cascades on new samples.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Planner:
         tail_server: RemoteRef | None = None,
         privacy: Privacy = "inputs",
         kinds: Collection[str] | None = None,
+        certainty: float = SHARES_CERTAINTY,
     ) -> None:
         self._supernet, self._evidence, self._costs = supernet, evidence, cost_model
         self._kinds = frozenset(["subnets", *(PROPOSERS if kinds is None else kinds)])
@@ -63,6 +66,7 @@ class Planner:
             server=server if asks else None,
             tail_server=tail_server if privacy != "never" else None,
             sends_input=privacy == "inputs",
+            certainty=certainty,
         )
         self._last: tuple[Network | None, Power | None, Families] | None = None
         self._here: dict[Power | None, list[Family]] = {}
@@ -87,18 +91,38 @@ class Planner:
         """The best plan, or where none keeps all limits, the one that comes nearest to it."""
         families = self._known_families(network, power)
         plans = families.best(requirement)
-        by_kind = {kind: self._option(plans[kind], requirement, network, power) for kind in families.kinds}
+        by_kind = {kind: self.judged(plans[kind], requirement, network, power) for kind in families.kinds}
         best = next(one for one in by_kind.values() if one.plan == plans[""])
+        if best.plan.second is not None and requirement.optimise == "accuracy":
+            best = self._certain(best, by_kind.values(), requirement, network)
         late = None
         joint_search = None if self._joint is None else self._joint.search(requirement, network, power)
         for asks_early in (False, True):
             value = -math.inf if best.misses else requirement.value(best.cost)
             plan = None if joint_search is None else joint_search.best(better_than=value, asks_early=asks_early)
-            joint = None if plan is None else self._option(plan, requirement, network, power)
+            joint = None if plan is None else self.judged(plan, requirement, network, power)
             if joint is not None and not joint.misses:
                 late = best if joint.plan.asks_early else None
                 best = by_kind[joint.plan.kind] = joint
         return Choice(best.plan, best.cost, by_kind, families.count, best.misses, late=late)
+
+    def _certain(
+        self, cascade: Option, options: Collection[Option], requirement: Requirement, network: Network | None
+    ) -> Option:
+        """``cascade``, or the best plan without a second path where it does not surely gain on that."""
+        rivals = [one for one in options if one.plan.second is None and one.cost.coverage == 1 and not one.misses]
+        rival = max(rivals, key=lambda one: requirement.value(one.cost), default=cascade)
+        return cascade if self.surely_gains(cascade.plan, rival.plan, network) else rival
+
+    def surely_gains(self, plan: Plan, rival: Plan, network: Network | None) -> bool:
+        """True unless ``plan`` has a second path and is not more accurate than ``rival`` by a standard error.
+
+        Cascades are chosen among so many that the best one by a hair is the luckiest. Both plans answer all samples.
+        """
+        if plan.second is None:
+            return True
+        gains = np.subtract(*(self.route(one, network).correct.astype(float) for one in (plan, rival)))
+        return is_certain_gain(gains)
 
     def route(self, plan: Plan, network: Network | None) -> Route:
         """The route of the planner's samples through ``plan``. Raises as ``expected_cost``."""
@@ -118,28 +142,59 @@ class Planner:
         heard = [PROPOSERS[kind] for kind in kinds if kind in self._kinds]
         return [family for one in heard for family in one.propose(self._ground, network, power, self._kinds)]
 
-    def _option(self, plan: Plan, requirement: Requirement, network: Network | None, power: Power | None) -> Option:
+    def judged(self, plan: Plan, requirement: Requirement, network: Network | None, power: Power | None) -> Option:
+        """``plan`` with its expected cost. Raises as ``expected_cost``."""
         cost = expected_cost(self._supernet, plan, self._evidence, self._costs, network, power)
         return Option(plan, cost, requirement.misses(cost))
 
 
 _STEPS = 16  # accuracies between the highest possible and the promised one
 
-Tested = Callable[[Plan], tuple[int, int] | None]
-"""How many of the samples that test a plan answers, and how many of these wrongly; None where that is unknown."""
+
+@dataclass(frozen=True)
+class Trial:
+    """Samples that plans are tried on. ``drop_from``: a subnet, and the accuracy that plans may lose against it.
+
+    The evidence counts answers as right or wrong.
+    """
+
+    supernet: Supernet
+    evidence: Evidence
+    costs: CostModel
+    drop_from: tuple[Subnet, float] | None = None
+
+    def least(self, accuracy: float) -> float:
+        """The share of answers that must not be ``Promise.wrong``, for an accuracy or for the drop."""
+        return accuracy if self.drop_from is None else 1 - self.drop_from[1]
+
+    def is_reference(self, plan: Plan) -> bool:
+        """True if ``plan`` is what a drop is measured from, which needs no test."""
+        return self.drop_from is not None and without_timed_exits(plan).with_prior(None) == Plan(self.drop_from[0])
+
+    def promise(self, plan: Plan, certainty: float) -> Promise:
+        """The evidence for an accuracy of ``plan``, or for its drop: none where a server's answers are unknown."""
+        if not self.evidence.count:
+            return Promise(certainty, 0, 0)
+        route = whole_route(self.supernet, plan, self.evidence, self.costs)
+        if not route.accuracy_known:
+            return Promise(certainty, 0, 0)
+        answered, wrong = route.answered, route.answered & ~route.correct.astype(bool)
+        if self.drop_from is not None:
+            wrong &= self.evidence.right(self.evidence.ends[self.drop_from[0]])
+        return Promise(certainty, int(np.count_nonzero(answered)), int(np.count_nonzero(wrong)))
 
 
 @dataclass(frozen=True)
 class PromisedPlans:
     """A planner that also keeps promises.
 
-    ``count``: of the samples that test; without any nothing can be promised. ``finished``: what is made of each plan
-    that is chosen; no sample may be answered otherwise by it.
+    ``seen``: the samples that choose; ``held``: those that test, without any nothing can be promised. ``finished``:
+    what is made of each plan that is chosen; no sample may be answered otherwise by it.
     """
 
     planner: Planner
-    tested: Tested
-    count: int
+    seen: Trial
+    held: Trial
     finished: Callable[[Plan, Requirement], Plan] = lambda plan, requirement: plan
 
     def best(self, requirement: Requirement, network: Network | None = None, power: Power | None = None) -> Choice:
@@ -152,22 +207,28 @@ class PromisedPlans:
         return replace(choice, plan=self.finished(choice.plan, requirement))
 
     def _nearest(self, requirement: Requirement, network: Network | None, power: Power | None) -> Choice:
+        """The best plan of those that pass in turn, most likely first, up to the first that fails.
+
+        Since the order was fixed before, the probability of passing wrongly is that of one test, however many pass
+        (fixed sequences; Laufer-Goldshtein et al. 2023, "Efficiently controlling multiple risks with Pareto testing").
+        """
         accuracy, certainty = requirement.accuracy, requirement.certainty
         if certainty is None or accuracy is None:
             return self.planner.nearest(requirement, network, power)
         kept: list[Choice] = []
-        choices = self._sequence(requirement, network, power)
+        least, choices = self.held.least(accuracy), self._sequence(requirement, network, power)
         for choice in choices:
-            promise = self._promise(choice, certainty)
-            if choice.misses or not promise.holds(accuracy):
-                break  # none of the following is tested: that is what the probability of all tests together rests on
+            promise = self.held.promise(choice.plan, certainty)
+            if choice.misses or not (promise.holds(least) or self.held.is_reference(choice.plan)):
+                break
             kept.append(replace(choice, promise=promise))
         if kept:
             return max(kept, key=lambda one: requirement.value(one.cost))
-        promise = self._promise(choices[0], certainty)
+        promise = self.held.promise(choices[0].plan, certainty)
         misses = dict(choices[0].misses)
-        if not promise.holds(accuracy):
-            misses["accuracy"] = promise.least_accuracy
+        if not promise.holds(least):
+            unsure = promise.least_accuracy
+            misses |= {"accuracy": unsure} if self.held.drop_from is None else {"max_drop": 1 - unsure}
         return replace(choices[0], misses=misses, promise=promise)
 
     def _sequence(self, requirement: Requirement, network: Network | None, power: Power | None) -> list[Choice]:
@@ -178,23 +239,23 @@ class PromisedPlans:
         nearest = self.planner.nearest(requirement, network, power)
         highest = self.planner.nearest(changed(requirement, optimise="accuracy"), network, power)
         found = {choice.plan: choice for choice in (nearest, highest)}
+        if self.seen.drop_from is not None:
+            own = self.planner.judged(Plan(self.seen.drop_from[0]), requirement, network, power)
+            found.setdefault(own.plan, replace(nearest, plan=own.plan, cost=own.cost, late=None))
         for target in np.linspace(accuracy, highest.cost.accuracy or accuracy, _STEPS)[1:].tolist():
             stricter = changed(requirement, accuracy=min(target, 1.0), certainty=None)
             choice = self.planner.nearest(stricter, network, power)
             found.setdefault(choice.plan, choice)
+        least, count = self.seen.least(accuracy), self.held.evidence.count
 
         def doubt(choice: Choice) -> float:
-            answered = round(self.count * choice.cost.coverage)
-            wrong = round(answered * (1 - (choice.cost.accuracy or 0.0)))
-            return Promise(certainty, answered, wrong).doubt(accuracy)
+            seen = self.seen.promise(choice.plan, certainty)
+            wrong, answered = (round(one * count / self.seen.evidence.count) for one in (seen.wrong, seen.samples))
+            return Promise(certainty, answered, wrong).doubt(least)
 
         fitting = [
             replace(one, misses={}, by_kind=nearest.by_kind)
             for one in found.values()
             if not requirement.misses(one.cost)
         ]
-        return sorted(fitting, key=doubt) or [nearest]
-
-    def _promise(self, choice: Choice, certainty: float) -> Promise:
-        answered, wrong = (self.tested(choice.plan) if self.count else None) or (0, 0)
-        return Promise(certainty, answered, wrong)
+        return sorted(fitting, key=lambda one: (not self.seen.is_reference(one.plan), doubt(one))) or [nearest]

@@ -19,7 +19,8 @@ def propose_cascading(
 ) -> Iterator[Family]:
     """Each plan with each slower and more accurate subnet behind it, at every threshold.
 
-    The second path begins with the input, and also where it leaves the first, if they begin alike.
+    The second path begins with the input, and also where it leaves the first, if they begin alike. Its latency counts
+    at the bound of the share of samples that take it (``Ground.certainty``).
     """
     latency_ms = {one.plan.subnet: ground.costs.latency_ms(one.plan.subnet) for one in ground.without_exits}
     right = {one.plan.subnet: ground.evidence.credit(one.route.logits).mean() for one in ground.without_exits}
@@ -35,7 +36,7 @@ def _behind(ground: Ground, local: LocalPlan, second: Subnet, power: Power | Non
     for position in dict.fromkeys([0, _shared(ground, local.plan.subnet, second)]):
         cascade = Cascade(kind, second, position)
         plan = replace(local.plan, hard=cascade)
-        yield swept(plan, cascade, sweep, local.route.cascading(cascade), power)
+        yield swept(plan, cascade, sweep, local.route.cascading(cascade), power, ground.certainty)
 
 
 def _shared(ground: Ground, first: Subnet, second: Subnet) -> int:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import InputError, UsageError
-from device_sdk.policies.deciding.thresholds import Promise, binomial_tail, fewest_asked
+from device_sdk.policies.deciding.promises import Promise, binomial_tail, is_certain_gain, most_shares
+from device_sdk.policies.deciding.thresholds import fewest_asked
 
 
 @pytest.mark.parametrize(
@@ -15,6 +16,29 @@ from device_sdk.policies.deciding.thresholds import Promise, binomial_tail, fewe
 def test_the_tail_of_the_binomial_distribution_is_the_sum_of_its_terms(successes, trials, probability):
     terms = [math.comb(trials, k) * probability**k * (1 - probability) ** (trials - k) for k in range(successes + 1)]
     assert binomial_tail(successes, trials, probability) == pytest.approx(sum(terms))
+
+
+@pytest.mark.parametrize(("samples", "certainty"), [(1, 0.9), (7, 0.5), (126, 0.9), (2000, 0.977)])
+def test_a_bounded_share_is_what_the_exact_test_rules_out(samples, certainty):
+    bounds = most_shares(samples, certainty)
+    assert bounds[-1] == 1.0
+    assert (np.diff(bounds) > 0).all()
+    for count in range(0, samples, max(1, samples // 5)):
+        assert binomial_tail(count, samples, bounds[count]) == pytest.approx(1 - certainty, abs=1e-6)
+
+
+def test_a_threshold_set_by_the_bound_sends_too_many_as_seldom_as_stated():
+    random, share = np.random.default_rng(0), 0.2
+    count = int(np.searchsorted(most_shares(150, 0.9), share, side="right")) - 1
+    sent = [np.sort(random.uniform(size=150))[count] for _ in range(2000)]  # of uniform eases: below the next larger
+    assert np.mean(np.array(sent) <= share) == pytest.approx(0.9, abs=0.03)
+
+
+def test_a_gain_is_certain_from_a_standard_error_on():
+    assert is_certain_gain(np.array([1.0] * 6 + [0.0] * 94))
+    assert not is_certain_gain(np.array([1.0] * 6 + [-1.0] * 5 + [0.0] * 89))
+    assert not is_certain_gain(np.eye(100)[0])
+    assert not is_certain_gain(np.zeros(5))
 
 
 def drawn(random, count):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import InputError, UsageError
+from device_sdk.policies.deciding.promises import most_shares
 from device_sdk.policies.hybrid.joint_search import (
     HybridMember,
     HybridPool,
@@ -61,6 +62,20 @@ def test_routing_sends_the_least_sure_as_far_as_the_cost_allows(pool, limit, sen
     pair = best_pair(pool, limit, JointSettings(fitness="routed"))
     assert (pair.sent, pair.accuracy) == (sent, accuracy)
     assert pair.cost == pytest.approx(1 + 10 * sent)
+
+
+def test_with_a_certainty_the_share_sent_keeps_the_cost_at_its_bound():
+    count, share = 200, 0.3
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 3, count)
+    logits = random.normal(size=(2, count, 3)).astype(np.float32)
+    found = HybridPool(labels)
+    found.add(bases=[HybridMember("base", logits[0], 1.0)], globals_=[HybridMember("global", logits[1], 10.0)])
+    limit = 1 + 10 * share
+    careful, plain = (best_pair(found, limit, JointSettings(fitness="routed", certainty=one)) for one in (0.9, None))
+    assert plain.sent == pytest.approx(share)
+    sent = round(careful.sent * count)
+    assert most_shares(count, 0.9)[sent] <= share < most_shares(count, 0.9)[sent + 1]
 
 
 def test_routing_keeps_the_least_coverage(pool):

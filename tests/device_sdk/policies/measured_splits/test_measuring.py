@@ -10,13 +10,12 @@ import pytest
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.packing import Activations, pack, unpack
 from device_sdk.offload.remote_calls import RemoteReply
-from device_sdk.policies.deciding.thresholds import Promise
+from device_sdk.policies.deciding.promises import Promise, caution_of
 from device_sdk.policies.measured_splits.measuring import (
     JpegInputs,
     SplitScore,
     as_received,
     call_handling,
-    caution_of,
     codec_handling,
 )
 from device_sdk.policies.scores import score_of

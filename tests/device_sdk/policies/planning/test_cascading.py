@@ -6,6 +6,7 @@ import pytest
 
 from device_sdk.policies.costs.evidence import Evidence
 from device_sdk.policies.costs.expected_cost import expected_cost
+from device_sdk.policies.deciding.promises import most_shares
 from device_sdk.policies.planning.planner import Planner
 from device_sdk.supernet.cost import CostModel, EdgeCost, Power
 from device_sdk.supernet.deciders.port import ease
@@ -125,3 +126,28 @@ def test_preparing_the_image_again_for_another_size_counts(world):
     world.costs = msgspec.structs.replace(world.costs, edge_costs=costs)
     again = world.cost(msgspec.structs.replace(plan, subnet=resized))
     assert again.latency_ms == pytest.approx(cost.latency_ms + 2.0 * cost.share_second)
+
+
+def test_its_mean_latency_keeps_a_limit_at_the_bound_of_the_share_that_goes_on(world):
+    full_ms = world.costs.latency_ms(world.supernet.original)
+    required = Requirement(latency_ms=0.3 * full_ms, coverage=1.0)
+    plan = world.planner("subnets", "cascade").best(required)
+    share = plan.cost.share_second
+    at_most = most_shares(COUNT, 0.9)[round(share * COUNT)]
+    second_ms = world.costs.latency_ms(plan.plan.second)
+    assert plan.cost.latency_ms + (at_most - share) * second_ms <= required.latency_ms
+    surer = Planner(world.supernet, world.evidence, world.costs, world.subnets, kinds=["cascade"], certainty=0.999)
+    assert surer.best(required).cost.share_second < share
+
+
+def test_a_gain_that_may_be_luck_is_not_taken(world):
+    quick, _, full = world.subnets
+    labels, answers = world.evidence.labels, world.evidence.ends[quick]
+    wrong = np.flatnonzero(answers.argmax(axis=1) != labels)[:1]
+    lucky = answers.copy()
+    lucky[wrong] = np.eye(CLASSES)[labels[wrong]]  # one sample more than the first path
+    evidence = Evidence(labels, ends={quick: answers, full: lucky})
+    planner = Planner(world.supernet, evidence, world.costs, [quick, full], kinds=["cascade"])
+    choice = planner.best(Requirement(latency_ms=0.75 * world.costs.latency_ms(full), coverage=1.0))
+    assert choice.by_kind["cascade"].cost.accuracy > choice.cost.accuracy
+    assert choice.plan == Plan(quick)

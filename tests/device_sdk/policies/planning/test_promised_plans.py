@@ -6,9 +6,10 @@ import pytest
 from device_sdk.errors import BudgetError, InfeasibleBudgetError
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.costs.expected_cost import expected_cost
-from device_sdk.policies.planning.planner import Planner, PromisedPlans
+from device_sdk.policies.planning.planner import Planner, PromisedPlans, Trial
 from device_sdk.supernet.cost import CostModel, EdgeCost, Uplink
 from device_sdk.supernet.goal import Requirement
+from device_sdk.supernet.paths import enumerate_subnets
 from device_sdk.supernet.plan import RemoteRef
 
 SERVER, CLASSES = RemoteRef("big"), 3
@@ -36,15 +37,10 @@ def draw(elastic_supernet):
 
     def made(seed: int, choosing: int, testing: int) -> PromisedPlans:
         random = np.random.default_rng(seed)
-        planner = Planner(supernet, evidence(random, choosing), costs, [subnet], server=SERVER)
-        held = evidence(random, testing)
-
-        def tested(plan):
-            cost = expected_cost(supernet, plan, held, costs)
-            answered = round(testing * cost.coverage)
-            return answered, round(answered * (1 - cost.accuracy))
-
-        return PromisedPlans(planner, tested, testing)
+        chosen_on = evidence(random, choosing)
+        planner = Planner(supernet, chosen_on, costs, [subnet], server=SERVER)
+        seen, held = (Trial(supernet, some, costs) for some in (chosen_on, evidence(random, testing)))
+        return PromisedPlans(planner, seen, held)
 
     return made, lambda plan: expected_cost(supernet, plan, everything, costs).accuracy
 
@@ -74,6 +70,47 @@ def test_a_promise_costs_latency_and_says_what_it_rests_on(draw):
     assert choice.promise.least_accuracy >= 0.9
 
 
+@pytest.fixture
+def rivals(elastic_supernet):
+    """A slow subnet and a quick one that is right for ``kept`` of what the other is; with ``max_drop`` between them."""
+    supernet = elastic_supernet(3)
+    slow = supernet.original
+    quick = min(enumerate_subnets(supernet, limit=50), key=lambda one: len(one.edges))
+    costs = CostModel({edge: EdgeCost(1.0, 1.0, 100, 10) for edge in supernet.edges})
+
+    def made(kept: float, count: int, max_drop: float) -> PromisedPlans:
+        random = np.random.default_rng(1)
+
+        def trial(count: int) -> Trial:
+            labels = random.integers(0, CLASSES, count)
+            right = random.uniform(size=count) < 0.8
+            also = right & (random.uniform(size=count) < kept)
+            answers = [np.where(one, labels, (labels + 1) % CLASSES) for one in (right, also)]
+            ends = {
+                one: np.eye(CLASSES, dtype=np.float32)[own] for one, own in zip((slow, quick), answers, strict=True)
+            }
+            return Trial(supernet, Evidence(labels, ends), costs, (slow, max_drop))
+
+        seen, held = trial(count), trial(count)
+        return PromisedPlans(Planner(supernet, seen.evidence, costs, [slow, quick]), seen, held)
+
+    return made, slow, quick
+
+
+def test_a_drop_is_promised_in_pairs_with_the_network_that_it_is_measured_from(rivals):
+    made, slow, quick = rivals
+    wanted = Requirement(optimise="latency_ms", accuracy=0.7, certainty=0.9, coverage=1.0)
+    assert made(1.0, 200, 0.02).best(wanted).plan.subnet == quick  # the accuracy alone would be unsure by 4 points
+    assert made(0.97, 200, 0.02).best(wanted).plan.subnet == slow
+    assert made(0.97, 200, 0.02).best(wanted).promise.wrong == 0
+
+
+def test_what_a_drop_is_measured_from_needs_no_test(rivals):
+    made, slow, _ = rivals
+    wanted = Requirement(optimise="latency_ms", accuracy=0.7, certainty=0.9, coverage=1.0)
+    assert made(0.5, 10, 0.02).best(wanted).plan.subnet == slow
+
+
 def test_samples_that_choose_do_not_promise(draw):
     with pytest.raises(InfeasibleBudgetError, match="accuracy 0"):
         draw[0](1, 300, 0).best(REQUIREMENT, NETWORK)
@@ -97,7 +134,7 @@ def test_limits_that_no_plan_keeps_are_missed_with_a_promise_too(draw):
     ("limits", "says"),
     [
         ({"accuracy": 0.9, "certainty": 1.0}, "certainty is 1"),
-        ({"latency_ms": 5.0, "certainty": 0.9}, "accuracy below 1"),
+        ({"peak_bytes": 5, "certainty": 0.9}, "accuracy below 1"),
         ({"accuracy": 1.0, "certainty": 0.9}, "accuracy below 1"),
     ],
 )

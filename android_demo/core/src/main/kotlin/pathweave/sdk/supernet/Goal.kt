@@ -100,7 +100,7 @@ public data class Goal(
     internal fun requirement(leastAccuracy: Double? = null) = Requirement(
         optimise,
         leastAccuracy?.takeIf { it > 0 } ?: accuracy,
-        certainty,
+        certainty.takeIf { listOf(accuracy, leastAccuracy, latencyMs).any { it != null } || latencyRatio == null && maxDrop == null },
         coverage.takeIf { it > 0 },
         latencyMs,
         p95LatencyMs,
@@ -185,8 +185,11 @@ public data class Requirement(
         if (certainty != null && !(certainty > 0 && certainty < 1)) {
             throw BudgetError("the certainty is $certainty; it must lie between 0 and 1")
         }
-        if (certainty != null && (accuracy == null || accuracy == 1.0)) {
-            throw BudgetError("only an accuracy below 1 can be promised with a certainty", "set accuracy")
+        if (certainty != null && (accuracy == 1.0 || (accuracy == null && latencyMs == null))) {
+            throw BudgetError(
+                "only an accuracy below 1 or a latency can be promised with a certainty",
+                "set accuracy, maxDrop or latencyMs",
+            )
         }
     }
 

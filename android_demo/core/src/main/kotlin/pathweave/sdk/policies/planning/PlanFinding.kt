@@ -88,7 +88,7 @@ internal class Planner(
         val families = Families(families(uplink, power))
         val plans = families.best(requirement)
         val byKind = plans.byKind.toMutableMap()
-        var best = plans.best
+        var best = certain(plans, requirement, uplink, power)
         var cost = cost(best, uplink, power)
         var late: PlanCost? = null
         val search = joint?.search(requirement, uplink, power)
@@ -103,6 +103,20 @@ internal class Planner(
             byKind[plan.kind] = plan
         }
         return Nearest(Choice(best, cost, families.count, requirement.misses(cost), late), byKind)
+    }
+
+    /**
+     * The best plan; instead of a cascade the best one without a second path, where the cascade is not more accurate by a
+     * standard error: the best by a hair of so many is the luckiest.
+     */
+    private fun certain(plans: BestPlans, requirement: Requirement, uplink: Uplink?, power: Power?): Plan {
+        if (plans.best.second == null || requirement.optimise != Optimised.ACCURACY) return plans.best
+        val rival = plans.byKind.values.filter { it.second == null }
+            .map { it to cost(it, uplink, power) }
+            .filter { (_, cost) -> cost.coverage == 1.0 && requirement.misses(cost).isEmpty() }
+            .maxByOrNull { (_, cost) -> requirement.value(cost) }?.first ?: return plans.best
+        val (own, others) = listOf(plans.best, rival).map { route(evidence, costs, it, uplink).correct }
+        return if (isCertainGain(DoubleArray(own.size) { own[it] - others[it] })) plans.best else rival
     }
 
     private fun cost(plan: Plan, uplink: Uplink?, power: Power?) = expectedCost(evidence, costs, plan, uplink, power)
@@ -140,7 +154,7 @@ internal class Planner(
             .map { other ->
                 fun at(decider: Decider) = one.plan.copy(hard = Hard.Cascade(decider, other.subnet))
                 val asking = one.route.cascading(Hard.Cascade(UNFITTED[0], other.subnet))
-                Family(at(UNFITTED[0]).kind, sweep.costs(asking, power)) { at(sweep.decider(it)) }
+                Family(at(UNFITTED[0]).kind, sweep.costs(asking, power, SHARES_CERTAINTY)) { at(sweep.decider(it)) }
             }
     }
 

@@ -135,8 +135,13 @@ internal class Sweep(private val rankings: List<Ranking>, private val route: Sam
         throw IndexOutOfBoundsException("threshold $number of ${sizes.sum()}")
     }
 
-    /** The costs at all thresholds. [asking]: null: hard samples stay without an answer. */
-    fun costs(asking: Asking?, power: Power?): Costs {
+    /**
+     * The costs at all thresholds. [asking]: null: hard samples stay without an answer.
+     *
+     * [certainty]: times and energies are those of the largest share of hard samples that it leaves possible among new
+     * ones; null: of the share seen.
+     */
+    fun costs(asking: Asking?, power: Power?, certainty: Double? = null): Costs {
         val count = route.count
         val call = asking?.call ?: NO_CALL
         val (hereMs, apartMs) = (asking?.hereMs ?: 0.0) to (asking?.apartMs ?: 0.0)
@@ -146,7 +151,8 @@ internal class Sweep(private val rankings: List<Ranking>, private val route: Sam
         val hardest = rankings.flatMap { it.hardest.asList() }.toIntArray()
         val (lost, won) = ofHardest(route.correct) to asking?.let { ofHardest(it.correct) }
         val right = route.correct.sum()
-        val p95Ms = rankings.flatMap { p95Ms(it, addedMs, apartMs) }
+        val bounds = certainty?.let { mostShares(count, it) } ?: DoubleArray(count + 1) { it.toDouble() / count }
+        val p95Ms = rankings.flatMap { one -> p95Ms(one, one.hardest.map { bounds[it] * count }, addedMs, apartMs) }
         val meanMs = ofEach(apartMs) { if (route.isTimed) route.latencyMs(it).average() else Double.NaN }
         val meanMj = ofEach(apartMs) { if (power != null && route.isTimed) route.energyMj(power, it).average() else Double.NaN }
         val sent = route.meanSentBytes
@@ -157,9 +163,9 @@ internal class Sweep(private val rankings: List<Ranking>, private val route: Sam
                 val answered = if (won != null) count else count - hardest[at]
                 if (answered == 0) Double.NaN else (right - lost[at] + (won?.get(at) ?: 0.0)) / answered
             },
-            latencyMs = column { at, share -> meanMs[at] + share * addedMs },
+            latencyMs = column { at, _ -> meanMs[at] + bounds[hardest[at]] * addedMs },
             p95LatencyMs = column { at, _ -> if (route.isTimed) p95Ms[at] else Double.NaN },
-            energyMj = column { at, share -> meanMj[at] + share * addedMj },
+            energyMj = column { at, _ -> meanMj[at] + bounds[hardest[at]] * addedMj },
             bytesSent = column { _, share -> sent + share * call.sizeBytes },
             peakBytes = column { _, _ -> (asking?.peakBytes ?: route.peakBytes).toDouble() },
             coverage = column { _, share -> if (asking != null) 1.0 else 1.0 - share },
@@ -167,10 +173,10 @@ internal class Sweep(private val rankings: List<Ranking>, private val route: Sam
         )
     }
 
-    /** At each threshold of [one]; its decision is part of what samples at the end take. */
-    private fun p95Ms(one: Ranking, addedMs: Double, apartMs: Double): List<Double> {
+    /** At each threshold of [one], by its number of [hard] samples; its decision is part of what samples at the end take. */
+    private fun p95Ms(one: Ranking, hard: List<Double>, addedMs: Double, apartMs: Double): List<Double> {
         val percentiles = Percentiles(route.latencyMs(route.decidingMs(one.kind) + apartMs), addedMs)
-        return one.hardest.map(percentiles::of)
+        return hard.map(percentiles::of)
     }
 
     /** At each threshold what its decider takes; [of]: by its time for a sample, and [apartMs]. */
@@ -195,11 +201,11 @@ private class Percentiles(ownMs: DoubleArray, private val addedMs: Double) {
     private val place = P95 * (ordered.size - 1)
     private val low = floor(place).toInt()
 
-    fun of(hardest: Int): Double {
+    fun of(hard: Double): Double {
         if (addedMs.isNaN()) return Double.NaN
         fun at(rank: Int): Double {
             val own = minOf(rank, ordered.lastIndex)
-            return ordered[own] + if (own < ordered.size - hardest) 0.0 else addedMs
+            return ordered[own] + if (own < ordered.size - hard) 0.0 else addedMs
         }
         val (below, above) = at(low) to at(low + 1)
         return below + (above - below) * (place - low)

@@ -188,7 +188,7 @@ class PlanFindingTest {
         assertRefused<BudgetError> { Requirement(accuracy = 1.5) }
         assertRefused<BudgetError> { Requirement(coverage = 0.0) }
         assertRefused<BudgetError> { Requirement(bytesSent = -1.0) }
-        assertRefused<BudgetError> { Requirement(latencyMs = 1.0, certainty = 0.9) }
+        assertRefused<BudgetError> { Requirement(peakBytes = 5, certainty = 0.9) }
         assertRefused<BudgetError> { Requirement(accuracy = 0.5, certainty = 1.0) }
         assertEquals(0.0, Requirement(bytesSent = 0.0).bytesSent)
     }

@@ -1,0 +1,1 @@
+"""Bench ``promises``: limits that state a probability, kept on new samples."""

@@ -1,0 +1,157 @@
+"""The bound for new samples that every promise stands on: the exact binomial one (Clopper and Pearson 1934). Pure.
+
+Accuracies, drops and shares are all shares of samples: answered wrongly, lost by a change, sent on. A limit on one is
+promised if the samples seen rule out, with the stated certainty, that the share among new ones is above it. Where many
+plans compete, either other samples test what was chosen, or each takes its own part of the doubt.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+SHARES_CERTAINTY = 0.9  # of shares of samples that are sent on, where a goal states none
+
+_ROUNDING = 1e-9  # of sums of differences
+_CAUTION = 0.5  # standard errors of a drop without a certainty
+_BISECTIONS = 40
+_MOST_TERMS, _CONVERGED, _TINY = 500, 1e-12, 1e-300
+
+Column = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Promise:
+    """Evidence for an accuracy: of a plan's answers to ``samples`` new samples, ``wrong`` were wrong.
+
+    Of a drop, only what the reference answers rightly and the plan does not is ``wrong``: what is won only makes the
+    drop smaller. An accuracy of ``1 - drop`` is then a drop.
+    """
+
+    certainty: float
+    samples: int
+    wrong: int
+
+    @property
+    def least_accuracy(self) -> float:
+        """Lower bound of the accuracy at this certainty, to 1e-9."""
+        low, high = 0.0, 1.0
+        while high - low > 1e-9:
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.holds(middle) else (low, middle)
+        return low
+
+    def holds(self, accuracy: float) -> bool:
+        """True if an accuracy below ``accuracy`` is ruled out with the certainty (exact binomial test)."""
+        return self.doubt(accuracy) <= 1 - self.certainty
+
+    def doubt(self, accuracy: float) -> float:
+        """The greatest probability of so few wrong answers if the accuracy were below ``accuracy``, 0 to 1."""
+        if accuracy <= 0:
+            return 0.0
+        return float(self.wrong == 0) if accuracy >= 1 else binomial_tail(self.wrong, self.samples, 1 - accuracy)
+
+
+def binomial_tail(successes: int, trials: int, probability: float) -> float:
+    """P(X ≤ ``successes``) for X ~ Binomial(``trials``, ``probability``)."""
+    counts, factorials = np.arange(successes + 1), _log_factorials(trials)
+    chances = (
+        factorials[trials]
+        - factorials[counts]
+        - factorials[trials - counts]
+        + counts * math.log(probability)
+        + (trials - counts) * math.log1p(-probability)
+    )
+    highest = chances.max()
+    return min(1.0, float(math.exp(highest) * np.exp(chances - highest).sum()))
+
+
+@lru_cache(maxsize=4)
+def _log_factorials(most: int) -> Column:
+    """The logarithms of 0! to ``most``!."""
+    return np.append(0.0, np.cumsum(np.log(np.arange(1, most + 1))))
+
+
+@lru_cache(maxsize=4)
+def most_shares(samples: int, certainty: float) -> Column:
+    """Upper bounds of a share among new samples, by the number of ``samples`` seen that have it: [samples + 1].
+
+    The thresholds of one decider are nested, so a bound that holds at one of them holds at all that send fewer.
+    """
+    counts = np.arange(samples)
+    low, high = np.zeros(samples), np.ones(samples)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        is_ruled_out = _tails(counts, samples, middle) <= 1 - certainty
+        low, high = np.where(is_ruled_out, low, middle), np.where(is_ruled_out, middle, high)
+    return np.append(high, 1.0)
+
+
+def _tails(counts: npt.NDArray[np.int64], trials: int, probabilities: Column) -> Column:
+    """``binomial_tail`` of many counts below ``trials``, each with its own probability.
+
+    As the regularised incomplete beta function I(1 - p; trials - count, count + 1), from whichever end converges.
+    """
+    first, second, point = (trials - counts).astype(float), counts + 1.0, 1 - probabilities
+    factorials = _log_factorials(trials)
+    scale = factorials[trials] - factorials[trials - counts - 1] - factorials[counts]
+    with np.errstate(divide="ignore"):
+        factor = np.exp(scale + first * np.log(point) + second * np.log1p(-point))
+    turned = point > (first + 1) / (first + second + 2)
+    found = _fraction(
+        np.where(turned, second, first), np.where(turned, first, second), np.where(turned, 1 - point, point)
+    )
+    part = factor * found / np.where(turned, second, first)
+    return np.where(turned, 1 - part, part)
+
+
+def _fraction(first: Column, second: Column, point: Column) -> Column:
+    """The continued fraction of the incomplete beta function, by Lentz's method (Numerical Recipes §6.4)."""
+    above = np.ones_like(point)
+    below = 1 / _away_from_zero(1 - (first + second) * point / (first + 1))
+    found = below.copy()
+    for term in range(1, _MOST_TERMS):
+        twice = first + 2 * term
+        for step in (
+            term * (second - term) * point / ((twice - 1) * twice),
+            -(first + term) * (first + second + term) * point / (twice * (twice + 1)),
+        ):
+            below = 1 / _away_from_zero(1 + step * below)
+            above = _away_from_zero(1 + step / above)
+            found *= below * above
+        if np.abs(below * above - 1).max() < _CONVERGED:
+            break
+    return found
+
+
+def _away_from_zero(values: Column) -> Column:
+    return np.where(np.abs(values) < _TINY, _TINY, values)
+
+
+def caution_of(differences: Column, certainty: float | None, *, turn: int) -> float:
+    """The distance that a drop has to keep from its limit, given the ``differences`` of single samples [count].
+
+    Without a certainty half the standard error. With one, the distance from the mean to its bound on new samples: that
+    of the share of samples that are lost (``Promise``), since what is won only makes the drop smaller. Many ways
+    compete, so the ``turn``-th that is measured gets the share 1 / (turn (turn + 1)) of the doubt, and all together
+    never exceed it.
+    """
+    if certainty is None:
+        return _CAUTION * float(np.sqrt((differences**2).sum())) / len(differences)
+    lost = math.ceil(np.maximum(differences, 0.0).sum() - _ROUNDING)
+    share = Promise(1 - (1 - certainty) / (turn * (turn + 1)), len(differences), lost)
+    return max(0.0, 1 - share.least_accuracy - float(differences.mean()))
+
+
+def is_certain_gain(gains: Column) -> bool:
+    """True if the mean of ``gains`` of single samples [count] is more than its standard error above zero.
+
+    A single sample that is won makes no certain gain.
+    """
+    if len(gains) < 2:
+        return False
+    return bool(gains.mean() > (1 + _ROUNDING) * gains.std(ddof=1) / math.sqrt(len(gains)))
