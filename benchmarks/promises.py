@@ -17,7 +17,7 @@ from device_sdk.policies.deciding.thresholds import choose_exits, fewest_asked
 from device_sdk.policies.measured_splits.fastest import SplitLimits, fastest
 from device_sdk.policies.measured_splits.measuring import SplitScore, caution_of
 from device_sdk.policies.scores import score_of
-from device_sdk.policies.splitting.path_splits import SplitCost, split_costs
+from device_sdk.policies.splitting.path_splits import PacketCoding, SplitCost, split_costs
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.cost import Uplink
 from device_sdk.supernet.deciders.port import confidence
@@ -141,9 +141,9 @@ class _DrawnJudge:
         """See ``DropJudge``."""
         return self._cautions.get(cost, 0.0)
 
-    def sent_error(self, position: int, bits: int) -> float:
+    def coding(self, position: int, bits: int, per_channel: bool) -> PacketCoding | None:
         """See ``DropJudge``."""
-        return self._score.sent_error(position, bits)
+        return self._score.coding(position, bits, per_channel)
 
 
 def _split(

@@ -29,7 +29,7 @@ from device_sdk.policies.splitting.path_splits import (
     SplitCost,
     corrected,
     ms_per_byte,
-    nothing_lost,
+    not_measured,
     split_costs,
 )
 from device_sdk.profiling.profile import Profile
@@ -309,7 +309,7 @@ def ways(
     jpeg: JpegCoding | None = None,
 ) -> list[SplitCost]:
     """All ways to divide ``subnet`` that ``limits`` let try, with their costs; the whole on the device last."""
-    judge = limits.judge if limits.may_lose else None
+    judge = limits.judge
     return split_costs(
         bundle.supernet,
         subnet,
@@ -318,11 +318,11 @@ def ways(
         uplink=uplink,
         overhead_bytes=request_overhead_bytes(model_name),
         sends_input=sends_input,
-        widths=(BITS,) if judge is None else FEW_BITS,
+        widths=FEW_BITS if limits.may_lose else (BITS,),
         handling=handling,
         heads=_heads(bundle, subnet, device, limits),
-        sent_error=judge.sent_error if judge is not None else nothing_lost,
-        jpeg=jpeg if judge is not None else None,
+        coding=not_measured if judge is None else judge.coding,
+        jpeg=jpeg if limits.may_lose else None,
     )
 
 
@@ -379,7 +379,7 @@ def with_split(
     if cost.position == supernet.output_index:
         return msgspec.structs.replace(plan, subnet=subnet, split=None)
     bits = cost.bits or (BITS,) * len(supernet.cut_points[cost.position].tensors)
-    split = Split(cost.position, bits, cost.tail, server)
+    split = Split(cost.position, bits, cost.tail, server, per_channel=cost.per_channel, compress=cost.compress)
     if cost.sends == "jpeg":
         split = Split(0, (), (), RemoteRef(bundle.manifest.name + JPEG, server.digest))
     found = (fallbacks or Fallbacks(supernet, plan, CostModel({}))).applied(split)

@@ -10,11 +10,11 @@ from typing import Protocol
 
 from device_sdk.errors import UsageError
 from device_sdk.offload.packing import BITS
-from device_sdk.policies.splitting.path_splits import SplitCost
+from device_sdk.policies.splitting.path_splits import PacketCoding, SplitCost
 from device_sdk.supernet.cost import MB
 from device_sdk.supernet.plan import Edge, Subnet
 
-MEASURED_S = 30.0  # of measuring what ways lose
+MEASURED_S = 20.0  # of measuring what ways lose
 _ROUNDING = 1e-9  # of a difference of two scores
 
 
@@ -30,8 +30,8 @@ class DropJudge(Protocol):
         Ways are chosen by their drops, and the lucky ones win: on new samples the chosen one loses more.
         """
 
-    def sent_error(self, position: int, bits: int) -> float:
-        """The error that ``bits`` per value add at a cut point. It ranks splits before they are measured."""
+    def coding(self, position: int, bits: int, per_channel: bool) -> PacketCoding | None:
+        """Costs of packets at a cut point; their error ranks splits before they are measured. None: not known."""
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,10 @@ def fastest(
     """The fastest of ``costs`` within ``limits``; step 2 only looks for latencies below ``below_ms``.
 
     1. of the ways in the renditions of ``subnet`` and in 8 bits, the fastest whose drop is allowed: device and server
-    alone are among them; 2. of each cut point and head, the fastest first, as far as they can be faster than the best
-    so far: the fewest bits whose drop is allowed, by bisection, since more bits lose no more. At a cut point, a way of
-    more error than one that failed is taken to fail too. What is left when time is up counts as not measured.
+    alone are among them; 2. of each cut point, head and kind of range, the fastest first, as far as they can be faster
+    than the best so far: the fewest bits whose drop is allowed, by bisection, since more bits lose no more. At a cut
+    point, a way of more error than one that failed is taken to fail too. The lossless stage changes no drop. What is
+    left when time is up counts as not measured.
 
     Raises:
         UsageError: nothing fits the device, or everything loses too much; names the nearest.
@@ -166,10 +167,10 @@ class _Measuring:
                 return
 
     def measure_others(self, is_over: Callable[[], bool]) -> None:
-        """Bisect the bits of each cut point and head that can be faster than the best so far."""
-        groups: dict[tuple[int, tuple[Edge, ...]], list[SplitCost]] = {}
+        """Bisect the bits of each cut point, head and kind of range that can be faster than the best so far."""
+        groups: dict[tuple[int, tuple[Edge, ...], bool], list[SplitCost]] = {}
         for cost in self._fitting:
-            groups.setdefault((cost.position, cost.head), []).append(cost)
+            groups.setdefault((cost.position, cost.head, cost.per_channel), []).append(cost)
         for group in groups.values():  # by the latency of their fastest ways
             rising = sorted(group, key=lambda cost: (sum(cost.bits), cost.latency_ms))
             while open_ := [cost for cost in rising if self._is_open(cost)]:
@@ -218,4 +219,4 @@ class _Measuring:
 def _way(cost: SplitCost) -> str:
     if cost.sends == "jpeg":
         return "sends the input as JPEG"
-    return f"crosses at cut point {cost.position} in {cost.bits[0]} bits" if cost.tail else "stays on the device"
+    return f"crosses at cut point {cost.position} {cost.coding}" if cost.tail else "stays on the device"

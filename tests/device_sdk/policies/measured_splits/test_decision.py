@@ -14,13 +14,17 @@ from device_sdk.policies.planning.front import split_front
 from device_sdk.policies.splitting.path_splits import JpegCoding
 from device_sdk.supernet.cost import MB, Uplink
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice, Plan, Split
+from tests.device_sdk.policies.splitting.codings import coded
 
 
 class Judge:
     """Drops and errors by formula."""
 
     def __init__(self, drop, error=lambda position, bits: 0.0, caution=lambda cost: 0.0):
-        self.drop, self.sent_error, self.caution = drop, error, caution
+        self.drop, self.caution, self._error = drop, caution, error
+
+    def coding(self, position, bits, per_channel):
+        return None if per_channel else coded(error=self._error(position, bits))
 
 
 @pytest.fixture

@@ -146,7 +146,7 @@ def test_without_targets_the_subnet_s_own_answers_stand_in(judge, tiny_bundle, c
 def test_fewer_bits_have_more_error_at_every_cut_point(judge, bundle):
     found = judge(None)
     for position in range(bundle.supernet.output_index):
-        errors = [found.sent_error(position, bits) for bits in range(1, 9)]
+        errors = [found.coding(position, bits, False).error for bits in range(1, 9)]
         assert errors == sorted(errors, reverse=True)
         assert 0 < errors[-1] < 1e-3
 
