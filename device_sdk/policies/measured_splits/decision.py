@@ -19,9 +19,10 @@ from device_sdk.offload.quantisation import MAX_BITS
 from device_sdk.offload.remote_calls import default_transport
 from device_sdk.offload.remote_model import JPEG, RemoteModel
 from device_sdk.offload.tail import TailClient, measure_uplink, server_profile
+from device_sdk.policies.measured_splits.device_alone import DeviceAlone, confirmed
 from device_sdk.policies.measured_splits.fastest import NO_LIMITS, SplitLimits, fastest
 from device_sdk.policies.measured_splits.measuring import MOST_OF_A_BYTE, call_handling, codec_handling
-from device_sdk.policies.splitting.head_renditions import Head, best_heads, block_choices, own_head
+from device_sdk.policies.splitting.head_renditions import Head, best_heads, block_choices, own_head, uniform_heads
 from device_sdk.policies.splitting.path_splits import (
     NO_HANDLING,
     Handling,
@@ -143,13 +144,14 @@ def decide_split(
     limits: SplitLimits = NO_LIMITS,
     jpeg: JpegCoding | None = None,
     fallback: Fallback | None = None,
+    alone: DeviceAlone | None = None,
 ) -> SplitDecision:
     """Fetch the server's profile, measure the uplink unless it is given, time real calls, and choose.
 
     ``profile`` is called after the server has answered: measuring this device takes seconds, and the server may rule a
     split out. The overhead of requests is measured over the uplink as it is, with noise as the input; unless the
     uplink is given, their time per byte corrects its bandwidth. ``jpeg``: of private images, where the
-    input may compete as JPEG. ``fallback``: as for ``choose``.
+    input may compete as JPEG. ``fallback``, ``alone``: as for ``choose``.
 
     Raises:
         UsageError, TransferError: see ``AdaptiveModel.split``.
@@ -177,6 +179,7 @@ def decide_split(
         limits=limits,
         jpeg=jpeg,
         fallback=fallback,
+        alone=alone,
     )
 
 
@@ -245,6 +248,7 @@ def choose(
     jpeg: JpegCoding | None = None,
     fallback: Fallback | None = None,
     device_source: str = "this device's",
+    alone: DeviceAlone | None = None,
 ) -> SplitDecision:
     """The plan with the least predicted end-to-end latency within ``limits``, from the costs of both sides.
 
@@ -255,6 +259,7 @@ def choose(
         fallback: in case the server does not answer; None: the subnet where the device holds it and its memory
             allows it, else an exit, or no answer where there is none before the split.
         device_source: whose costs ``ours`` are.
+        alone: times whole paths in turns; None: predictions count.
 
     Raises:
         UsageError: nothing fits the memory, or keeps the drop; the message names the nearest.
@@ -278,6 +283,8 @@ def choose(
         for cost in costs
     ]
     found = fastest(costs, plan.subnet, limits)
+    if alone is not None:
+        costs, found = confirmed(costs, found, limits, alone)
     server = RemoteRef(model_name, bundle.digest)
     return SplitDecision(
         with_split(bundle, plan, found.best, server, fallbacks),
@@ -362,7 +369,11 @@ def _heads(bundle: Bundle, subnet: Subnet, device: CostModel, limits: SplitLimit
     if not limits.may_lose:
         return [[head] for head in own]
     found = best_heads(choices, device, memory_bytes=limits.memory_bytes, stored_bytes=limits.stored_bytes)
-    return [[*(one for one in others if one != head), head] for others, head in zip(found.by_count, own, strict=True)]
+    by_count = [list(heads) for heads in found.by_count]
+    by_count[-1] += uniform_heads(choices, device)  # the plain ways to run everything here are never left out
+    return [
+        [*dict.fromkeys(one for one in others if one != head), head] for others, head in zip(by_count, own, strict=True)
+    ]
 
 
 def with_split(

@@ -12,12 +12,15 @@ from device_sdk.offload.packing import Activations, pack, unpack
 from device_sdk.offload.remote_calls import RemoteReply
 from device_sdk.policies.deciding.thresholds import Promise
 from device_sdk.policies.measured_splits.measuring import (
+    USUAL_CERTAINTY,
     JpegInputs,
     SplitScore,
     as_received,
     call_handling,
     caution_of,
     codec_handling,
+    samples_for,
+    usual_certainty,
 )
 from device_sdk.policies.scores import score_of
 from device_sdk.policies.splitting.path_splits import Handling, split_costs
@@ -262,3 +265,20 @@ def test_cut_points_that_take_seconds_to_send_are_left_out(bundle, costs):
     alone = AnsweringClient()
     call_handling(alone, bundle.supernet, bundle.digest, costs, Handling(), turn_ms=1e-6)
     assert set(alone.calls) == {(inner[0].position, inner[0].bits)}
+
+
+@pytest.mark.parametrize("turn", [1, 5])
+def test_the_bound_of_a_score_between_0_and_1_is_exceeded_as_rarely_as_stated(turn):
+    drawn = np.random.default_rng(2).normal(0.01, 0.05, size=(2000, 60))
+    exceeded = np.mean([one.mean() + caution_of(one, 0.9, turn=turn) < 0.01 for one in drawn])
+    assert exceeded <= 0.1 / (turn * (turn + 1)) + 0.02
+    assert max(caution_of(one, 0.9, turn=1) for one in drawn) < 0.02, "far below that of as many lost samples"
+
+
+def test_a_certainty_is_usual_where_the_samples_suffice_for_a_way_that_loses_none():
+    enough = samples_for(0.01)
+    assert usual_certainty(enough, 0.01) == USUAL_CERTAINTY
+    assert caution_of(np.zeros(enough), USUAL_CERTAINTY, turn=1) <= 0.01
+    assert usual_certainty(enough - 1, 0.01) is None
+    assert caution_of(np.zeros(enough - 1), USUAL_CERTAINTY, turn=1) > 0.01
+    assert usual_certainty(10**6, 0.0) is None
