@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.errors import InputError
-from device_sdk.policies.measured_splits.measuring import relative_error
 
 Floats = npt.NDArray[np.float32]
 _CLIPS = tuple(1.0 - step / 16 for step in range(14))  # shares of the whole range that are tried
@@ -80,3 +79,9 @@ def _finite(values: Floats) -> Floats:
     if not np.isfinite(values).all():
         raise InputError("quantisation errors need finite values")
     return values
+
+
+def relative_error(values: npt.NDArray[np.float32], reference: npt.NDArray[np.float32]) -> float:
+    """Mean square error over the mean square of ``reference``: noise to signal; 0 where the reference is 0."""
+    signal = float(np.square(reference.astype(np.float64)).mean())
+    return float(np.square(values.astype(np.float64) - reference).mean()) / signal if signal else 0.0

@@ -13,7 +13,7 @@ from device_sdk.policies.deciding.promises import caution_of
 from device_sdk.policies.measured_splits.fastest import SplitLimits, fastest
 from device_sdk.policies.measured_splits.measuring import SplitScore
 from device_sdk.policies.scores import score_of
-from device_sdk.policies.splitting.path_splits import SplitCost
+from device_sdk.policies.splitting.path_splits import PacketCoding, SplitCost
 
 SPLIT_DROP = 0.01
 _EVERY = 4  # cut points
@@ -37,9 +37,9 @@ class _DrawnJudge:
         """See ``DropJudge``."""
         return self._cautions.get(cost, 0.0)
 
-    def sent_error(self, position: int, bits: int) -> float:
+    def coding(self, position: int, bits: int, per_channel: bool) -> PacketCoding | None:
         """See ``DropJudge``."""
-        return self._score.sent_error(position, bits)
+        return self._score.coding(position, bits, per_channel)
 
 
 def split_kind(

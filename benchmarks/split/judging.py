@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Literal
 
@@ -14,7 +15,6 @@ from device_sdk.policies.measured_splits.measuring import JpegInputs, SplitScore
 from device_sdk.policies.scores import score_of
 from device_sdk.policies.splitting.path_splits import SplitCost
 from device_sdk.session.samples import SampleChecker
-from device_sdk.supernet.plan import Edge
 
 
 class Judging:
@@ -30,31 +30,12 @@ class Judging:
         score = score_of(manifest.task)
         full = along(workspace.bundle, "fp32")
         self._full = SplitScore(workspace, full, self._inputs, judged.targets, score, jpegs=self.jpegs)
-        self.sent_error = self._full.sent_error
-        self._dropped = cache(self._dropped_by)
+        self.coding, self.drop, self.caution = self._full.coding, self._full.drop, self._full.caution
         self.score = cache(self._scored)
 
     def lost(self, way: Way) -> float:
         """Drop in the score by ``way`` against the full model."""
         return self._full.whole - self.score(way)
-
-    def drop(self, cost: SplitCost) -> float:
-        """Drop in the score by the split of ``cost`` against the full model."""
-        return self._dropped(cost.head, cost.tail, cost.bits, cost.position, cost.sends)
-
-    def caution(self, cost: SplitCost) -> float:
-        """See ``DropJudge``."""
-        return self._full.caution(cost)
-
-    def _dropped_by(
-        self,
-        head: tuple[Edge, ...],
-        tail: tuple[Edge, ...],
-        bits: tuple[int, ...],
-        position: int,
-        sends: Literal["activations", "jpeg"],
-    ) -> float:
-        return self._full.drop(SplitCost(position, 0.0, 0.0, 0.0, 0, tail=tail, bits=bits, head=head, sends=sends))
 
     def _scored(self, way: Way) -> float:
         if way.sends == "images" or (way.bits == FLOAT_BITS and way.rendition == "fp32"):
@@ -66,6 +47,6 @@ class Judging:
         bits = () if way.sends == "jpeg" else (way.bits,) * len(supernet.cut_points[way.position].tensors)
         if way.sends == "nothing":
             bits = ()
-        return self._full.whole - self._dropped(
-            head, tail, bits, way.position, "jpeg" if way.sends == "jpeg" else "activations"
-        )
+        sends: Literal["activations", "jpeg"] = "jpeg" if way.sends == "jpeg" else "activations"
+        cost = SplitCost(way.position, 0.0, 0.0, 0.0, 0, tail=tail, bits=bits, head=head, sends=sends)
+        return self._full.whole - self.drop(replace(cost, per_channel=way.per_channel))

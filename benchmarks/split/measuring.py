@@ -139,12 +139,13 @@ def _own_part(workspace: Workspace, way: Way) -> Iterator[Callable[[Image], floa
         with contextlib.closing(workspace.load_stretch(head, batch=1)) as stretch:
             prepare = SampleChecker(manifest).prepare
             bits = (min(way.bits, 8),) * len(workspace.supernet.cut_points[way.position].tensors)
+            packed = partial(pack, bits=bits, per_channel=way.per_channel, compress=way.compress)
 
             def timed(image: Image) -> float:
                 inputs = [prepare(image)]
                 started = time.perf_counter()
                 tensors = tuple(stretch.run(inputs))
-                pack(Activations(workspace.bundle.digest, way.position, way.tail, tensors), bits=bits)
+                packed(Activations(workspace.bundle.digest, way.position, way.tail, tensors))
                 return (time.perf_counter() - started) * 1e3
 
             timed(np.zeros((height, width, channels), np.uint8))

@@ -32,7 +32,7 @@ class Way:
     """One division. ``rendition``: of the device's blocks; ``bits``: of tensors sent; ``tail``: edges at the server.
 
     ``sends``: ``nothing``, ``images`` (raw pixels), ``jpeg`` or ``activations``. ``head``: the device's blocks where
-    they have several renditions, ``MIXED``.
+    they have several renditions, ``MIXED``. ``per_channel``, ``compress``: of packets.
     """
 
     rendition: str
@@ -41,6 +41,8 @@ class Way:
     bits: int = 0
     tail: tuple[Edge, ...] = ()
     head: tuple[Edge, ...] = ()
+    per_channel: bool = False
+    compress: bool = False
 
     @property
     def kind(self) -> str:
@@ -54,7 +56,8 @@ class Way:
             return f"device, {self.rendition}"
         if not self.position:
             return f"server, {self.bits}-bit input" if self.bits else f"server, {self.sends}"
-        return f"cut {self.position}, {self.rendition}, {self.bits} bits sent"
+        coding = " per channel" * self.per_channel + " deflated" * self.compress
+        return f"cut {self.position}, {self.rendition}, {self.bits} bits{coding} sent"
 
 
 def along(bundle: Bundle, rendition: str) -> Subnet:
@@ -87,7 +90,9 @@ def plan_of(bundle: Bundle, way: Way) -> Plan:
         suffix = IMAGES if way.sends == "images" else JPEG
         return Plan(subnet, split=Split(0, (), (), RemoteRef(name + suffix, bundle.digest)))
     bits = (min(way.bits, 8),) * len(bundle.supernet.cut_points[way.position].tensors)
-    return Plan(subnet, split=Split(way.position, bits, way.tail, RemoteRef(name + TAIL, bundle.digest)))
+    server = RemoteRef(name + TAIL, bundle.digest)
+    split = Split(way.position, bits, way.tail, server, per_channel=way.per_channel, compress=way.compress)
+    return Plan(subnet, split=split)
 
 
 def way_of(cost: SplitCost) -> Way:
@@ -98,7 +103,7 @@ def way_of(cost: SplitCost) -> Way:
     rendition, head = (names.pop(), ()) if len(names) == 1 else (MIXED, cost.head)
     if not cost.tail:
         return Way(rendition, cost.position, "nothing", head=head)
-    return Way(rendition, cost.position, "activations", cost.bits[0], cost.tail, head)
+    return Way(rendition, cost.position, "activations", cost.bits[0], cost.tail, head, cost.per_channel, cost.compress)
 
 
 class LossJudge(DropJudge, Protocol):

@@ -77,7 +77,7 @@ def _way(best: SplitCost) -> str:
     """The place and the width at which a way crosses."""
     if not best.tail:
         return "all here"
-    return "JPEG" if best.sends == "jpeg" else f"cut {best.position}, {best.bits[0]} bits"
+    return "JPEG" if best.sends == "jpeg" else f"cut {best.position}, {best.coding}"
 
 
 def described_cells(cells: Sequence[Cell]) -> list[dict[str, Any]]:
@@ -91,6 +91,8 @@ def described_cells(cells: Sequence[Cell]) -> list[dict[str, Any]]:
             "latency_ms": {kind: cost.latency_ms for kind, cost in one.fastest.items()},
             "position": None if one.best is None else one.best.position,
             "bits": [] if one.best is None else list(one.best.bits),
+            "per_channel": one.best is not None and one.best.per_channel,
+            "compress": one.best is not None and one.best.compress,
             "saving": one.saving,
             "not_measured": one.not_measured,
         }

@@ -46,7 +46,7 @@ def split_drawing(costs: Sequence[SplitCost], best: SplitCost, title: str) -> Dr
         colour = ACCENT if cost == best else INK
         shapes.append(Text(x + 2, _TOP + _HEIGHT + 14, str(cost.position), colour))
         if cost.tail:
-            sent = "jpeg" if cost.sends == "jpeg" else f"{cost.bits[0]}b"
+            sent = "jpeg" if cost.sends == "jpeg" else f"{cost.bits[0]}{coding_letters(cost)}"
             shapes.append(Text(x + 2, _TOP + _HEIGHT + 28, sent, colour))
         if cost == best:
             shapes.append(Box(x, _TOP + _HEIGHT + 33, _BAR, 3, ACCENT))
@@ -67,6 +67,8 @@ def split_summary(decision: SplitDecision) -> dict[str, Any]:
         "subnet": list(map(str, decision.plan.subnet.edges)),
         "position": split_.position if split_ is not None else None,
         "bits": list(decision.best.bits),
+        "per_channel": decision.best.per_channel,
+        "compress": decision.best.compress,
         "head": list(map(str, decision.best.head)),
         "reason": decision.reason,
         "not_measured": len(decision.not_measured),
@@ -82,6 +84,8 @@ def split_summary(decision: SplitDecision) -> dict[str, Any]:
             {
                 "position": cost.position,
                 "bits": list(cost.bits),
+                "per_channel": cost.per_channel,
+                "compress": cost.compress,
                 "sends": cost.sends if cost.tail else None,
                 **{f"{part}_ms": getattr(cost, f"{part}_ms") for part in _PARTS},
                 "latency_ms": cost.latency_ms,
@@ -102,29 +106,35 @@ def draw_split(picture: Path, decision: SplitDecision) -> None:
     write_drawing(picture, split_drawing(_shown(decision), decision.best, title))
 
 
+def coding_letters(cost: SplitCost) -> str:
+    """The coding of a packet beside its bits: ``c`` for ranges per channel, ``z`` where it is deflated."""
+    return "c" * cost.per_channel + "z" * cost.compress
+
+
 def _where(cost: SplitCost, decision: SplitDecision) -> str:
     if not cost.tail:
         return "everything on the device"
     if cost.sends == "jpeg":
         return "everything at the server, the input as JPEG"
-    bits = "" if set(cost.bits) == {8} else f" in {cost.bits[0]} bits"
+    bits = f" {cost.coding}"
     return f"everything at the server{bits}" if cost.position == 0 else f"cross at cut point {cost.position}{bits}"
 
 
 def _shown(decision: SplitDecision) -> list[SplitCost]:
-    """One way for each cut point, in the bits that were chosen and the plan's renditions, and those that were measured.
+    """One way for each cut point, in the chosen coding and the plan's renditions, and those that were measured.
 
     The renditions of the device alone are the plan's own.
     """
-    bits, own = set(decision.best.bits) or {8}, decision.on_device.head
+    best, own = decision.best, decision.on_device.head
+    coding = (set(best.bits) or {8}, best.per_channel)
     measured = {cost for cost, _ in decision.drops}
     return [
         cost
         for cost in decision.costs
         if cost.sends == "jpeg"
-        or (cost.head == own[: len(cost.head)] and (not cost.tail or set(cost.bits) == bits))
+        or (cost.head == own[: len(cost.head)] and (not cost.tail or (set(cost.bits), cost.per_channel) == coding))
         or cost in measured
-        or cost == decision.best
+        or cost == best
     ]
 
 
@@ -151,7 +161,7 @@ def print_split(decision: SplitDecision) -> None:
         lost = ["" if drop is None else f"{100 * drop:.1f} %"] if measured else []
         names = Counter(edge.rendition for edge in cost.head)
         weights = [" ".join(f"{count} {name}" for name, count in names.items())] if mixed else []
-        bits = "JPEG" if cost.sends == "jpeg" else " ".join(map(str, cost.bits))
+        bits = "JPEG" if cost.sends == "jpeg" else " ".join(map(str, cost.bits)) + coding_letters(cost)
         row = (str(cost.position), bits, *weights, *parts, f"{cost.latency_ms:.2f}", f"{cost.bytes_sent:,}", *lost)
         table.add_row(*row, style="bold" if cost == decision.best else None)
     needed = Console(width=_WIDEST).measure(table).maximum

@@ -89,10 +89,10 @@ def pack(
     for tensor, width in zip(tensors, bits, strict=True):
         channels = _channels(tensor.shape[1:], per_channel)
         ranges, packed = quantise(np.ascontiguousarray(tensor).reshape(batch, channels, -1), width)
-        deflated = _deflated(packed.data, tensor.size) if compress else None
-        codes = packed.data if deflated is None else deflated
-        flags = _PER_CHANNEL * (channels > 1) | _DEFLATED * (deflated is not None)
-        entries.append(_ENTRY.pack(width, flags, packed.nbytes if deflated is None else len(deflated)))
+        short = deflated(packed.data, tensor.size) if compress else None
+        codes = packed.data if short is None else short
+        flags = _PER_CHANNEL * (channels > 1) | _DEFLATED * (short is not None)
+        entries.append(_ENTRY.pack(width, flags, packed.nbytes if short is None else len(short)))
         bodies += [ranges.data, codes]
     return b"".join([head, tail, *entries, *bodies])
 
@@ -182,7 +182,7 @@ def _channels(shape: Sequence[int], per_channel: bool) -> int:
     return shape[0] if per_channel and len(shape) > 1 else 1
 
 
-def _deflated(codes: memoryview, values: int) -> bytes | None:
+def deflated(codes: memoryview, values: int) -> bytes | None:
     """``codes`` as a raw DEFLATE stream, filled up with zeros to the least length; None where it does not pay.
 
     Only runs of one byte are searched (Z_RLE): on activations twice as fast as level 1's matches, of similar size.
@@ -197,7 +197,7 @@ def _least_deflated(values: int) -> int:
     return -(-values // _VALUES_PER_DEFLATED_BYTE)
 
 
-def _inflated(stored: bytes, size: int) -> Array:
+def inflated(stored: bytes, size: int) -> Array:
     """The ``size`` bytes that ``stored`` decompresses to; never produces more than one byte beyond them."""
     stream = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
@@ -261,7 +261,7 @@ def _read_tensors(packet: bytes, at: int, cut: CutPoint, entries: Sequence[_Entr
         at += ranges.nbytes
         whole = batch * packed_bytes(spec.size, entry.bits)
         if entry.deflated:
-            packed = _inflated(packet[at : at + entry.stored], whole)
+            packed = inflated(packet[at : at + entry.stored], whole)
         else:
             packed = np.frombuffer(packet, np.uint8, count=whole, offset=at)
         at += entry.stored

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from urllib.parse import quote
 
 import numpy as np
@@ -128,15 +129,23 @@ class TailClient:
         """True if a request would be sent now: not in the pause after failures, nor after ``close``."""
         return self._calls.ready
 
-    def run(self, activations: Activations, *, bits: Sequence[int] | None = None) -> RemoteReply:
+    def run(
+        self,
+        activations: Activations,
+        *,
+        bits: Sequence[int] | None = None,
+        per_channel: bool = False,
+        compress: bool = False,
+    ) -> RemoteReply:
         """The output [batch, *output_shape] of the tail of ``activations``, or the reason of the failure.
 
-        ``bits`` per value, for each tensor sent; by default 8.
+        ``bits`` per value, for each tensor sent; by default 8. ``per_channel``, ``compress``: as for ``pack``.
         """
         if self._model.privacy == "never" or (self._model.privacy != "inputs" and activations.position == 0):
             sent = "the input" if activations.position == 0 else "activations"
             return RemoteReply(None, f"the privacy setting {self._model.privacy} forbids to send {sent}")
-        reply = self._calls.run(lambda deadline: self._ask(activations, bits, deadline))
+        packed = partial(pack, activations, bits=bits, per_channel=per_channel, compress=compress)
+        reply = self._calls.run(lambda deadline: self._ask(packed, len(activations.tensors[0]), deadline))
         if reply.output is None:
             self._metadata = None
         return reply
@@ -150,15 +159,14 @@ class TailClient:
         self._calls.close()
         self._transport.close()
 
-    def _ask(self, activations: Activations, bits: Sequence[int] | None, deadline: float) -> Array:
+    def _ask(self, packed: Callable[[], bytes], samples: int, deadline: float) -> Array:
         metadata = self._fitting(deadline)
-        packet = np.frombuffer(pack(activations, bits=bits), np.uint8)[np.newaxis]
+        packet = np.frombuffer(packed(), np.uint8)[np.newaxis]
         response = self._client.infer(
             [NamedTensor(metadata.inputs[0].name, packet)],
             timeout_s=self._calls.left_s(deadline),
             metadata=metadata,
         )
-        samples = len(activations.tensors[0])
         return checked_logits(response.outputs[0].data, samples=samples, shape=self._output_shape)
 
     def _fitting(self, deadline: float) -> ModelMetadata:

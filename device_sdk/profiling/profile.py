@@ -121,6 +121,14 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
             decision_ms=self.decision_ms,
         )
 
+    @property
+    def latency_error(self) -> float:
+        """The relative error that one in ten predictions exceeds, of the subnets that were measured; 0 without any."""
+        model = self.cost_model()
+        whole = [one for one in self.fitted if not one.in_pages and one.measured_ms > 0]
+        errors = sorted(abs(model.latency_ms(one.subnet) / one.measured_ms - 1) for one in whole)
+        return errors[int(0.9 * (len(errors) - 1))] if errors else 0.0
+
     def _share(self, measured: MeasuredEdge) -> EdgeCost:
         """The edge's cost within a subnet. The memory offset is added to every working set; only the largest counts."""
         alone = measured.cost

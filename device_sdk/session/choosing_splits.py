@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,7 @@ from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.remote_calls import default_transport
 from device_sdk.offload.remote_model import RemoteModel, takes_jpegs
 from device_sdk.offload.tail import TAIL, measure_uplink, server_profile
-from device_sdk.policies.deciding.promises import SHARES_CERTAINTY
+from device_sdk.policies.deciding.promises import SHARES_CERTAINTY, samples_for, usual_certainty
 from device_sdk.policies.found import Found
 from device_sdk.policies.gathering import AdaptationSettings
 from device_sdk.policies.hybrid.choice import (
@@ -35,6 +36,7 @@ from device_sdk.policies.hybrid.choice import (
 )
 from device_sdk.policies.hybrid.joint_search import HybridMember
 from device_sdk.policies.measured_splits.decision import SplitDecision, choose, decide_split
+from device_sdk.policies.measured_splits.device_alone import DeviceAlone
 from device_sdk.policies.measured_splits.fastest import SplitLimits
 from device_sdk.policies.measured_splits.measuring import JpegInputs, SplitScore, codec_handling
 from device_sdk.policies.measured_splits.region import Region
@@ -42,7 +44,9 @@ from device_sdk.policies.planning.choice import Choice
 from device_sdk.policies.planning.front import split_front
 from device_sdk.policies.planning.server_evidence import Servers
 from device_sdk.policies.scores import score_of
-from device_sdk.profiling.profile import Profile
+from device_sdk.profiling.profile import Profile, measure_subnets
+from device_sdk.profiling.stretches import Timing
+from device_sdk.profiling.timing import Patience
 from device_sdk.progress import Progress
 from device_sdk.session.remote_answers import RemoteAnswers
 from device_sdk.session.samples import SampleChecker
@@ -50,6 +54,7 @@ from device_sdk.supernet.cost import CostModel, PlanCost, Power, Uplink
 from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.plan import Ask, Plan, Subnet
 
+_TURNS = Patience(rounds=60, precision=0.006, limit_s=1.0, least=10)  # of whole paths, each
 _LIMITED = ("accuracy", "share_asked", "energy_mj", "bytes_sent", "latency_ratio", "p95_latency_ms")
 
 
@@ -87,7 +92,9 @@ def choose_split(
     quality = QUALITY if model is None else model.jpeg_quality
     jpegs = _jpegs(workspace, checker, samples, quality) if samples is not None and sends_input else None
     limits = _limits(workspace, plan, checker, samples, labels, goal, jpegs)
+    count = 0 if samples is None else len(checker.inputs(samples))
     jpeg, bundle, region = None if jpegs is None else jpegs.coding(), workspace.bundle, None
+    alone = _alone(workspace, plan.subnet, profile) if limits.may_lose else None
     if model is not None:
         decision = decide_split(
             workspace,
@@ -99,6 +106,7 @@ def choose_split(
             limits=limits,
             jpeg=jpeg,
             fallback=settings.fallback,
+            alone=alone,
         )
     else:
         assert uplink is not None
@@ -120,11 +128,32 @@ def choose_split(
             device_factor=settings.device_factor,
             jpeg=jpeg,
             fallback=settings.fallback,
+            alone=alone,
         )
-    return replace(_found(decision, goal, partial(split_front, bundle, decision, limits)), region=region)
+    return replace(_found(decision, goal, count, partial(split_front, bundle, decision, limits)), region=region)
 
 
-def _found(decision: SplitDecision, goal: Goal, front: Callable[[], Any]) -> Found:
+def _alone(workspace: Workspace, plain: Subnet, profile: Callable[[], Profile]) -> DeviceAlone:
+    """Times whole paths here, and knows the error of the profile."""
+    timing = Timing(rounds=_TURNS.rounds, patience=_TURNS)
+
+    def ratios(subnets: Sequence[Subnet]) -> list[float]:
+        found = [one.ratio for one in measure_subnets(workspace, subnets, timing)]
+        return [math.inf if one is None else one.value for one in found]
+
+    return DeviceAlone(plain, ratios, profile().latency_error)
+
+
+def _unsure(goal: Goal, count: int) -> str:
+    """A note where samples are too few for a certainty of the drop; else nothing."""
+    if not count or goal.certainty is not None or goal.max_drop is None or count >= samples_for(goal.max_drop):
+        return ""
+    enough = samples_for(goal.max_drop)
+    more = f"; {enough} would be enough to be sure" if math.isfinite(enough) else ""
+    return f"the drop was measured on {count} samples and may be larger on new ones{more}"
+
+
+def _found(decision: SplitDecision, goal: Goal, count: int, front: Callable[[], Any]) -> Found:
     best = decision.best
     cost = PlanCost(
         accuracy=None,
@@ -136,7 +165,7 @@ def _found(decision: SplitDecision, goal: Goal, front: Callable[[], Any]) -> Fou
     return Found(
         choice=Choice(decision.plan, cost, {}, len(decision.costs)),
         goal=goal,
-        notes=(decision.reason,) if decision.reason else (),
+        notes=tuple(note for note in (decision.reason, _unsure(goal, count)) if note),
         front=front,
         split=decision,
     )
@@ -168,7 +197,10 @@ def _limits(
     inputs: Inputs = checker.inputs(samples)
     score = score_of(workspace.bundle.manifest.task)
     targets = None if labels is None else score.checked(labels, len(inputs))
-    judge = SplitScore(workspace, plan.subnet, inputs, targets, score, jpegs=jpegs, certainty=goal.certainty)
+    certainty = goal.certainty
+    if certainty is None and goal.max_drop is not None:
+        certainty = usual_certainty(len(inputs), goal.max_drop)
+    judge = SplitScore(workspace, plan.subnet, inputs, targets, score, jpegs=jpegs, certainty=certainty)
     return SplitLimits(goal.memory_mb, goal.max_drop, judge, goal.storage_mb)
 
 

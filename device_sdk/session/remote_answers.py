@@ -216,9 +216,7 @@ class RemoteAnswers:
         else:
             outcome = loaded.run(
                 tensor,
-                lambda features: corrected(
-                    self._run_tail(tail, split.position, split.tail, features, split.bits), prior
-                ),
+                lambda features: corrected(self._run_split(tail, split, features), prior),
             )
         if isinstance(plan.hard, AnswerLocally | Cascade):  # the plan ran its second path itself
             return outcome.output, tuple(_sources(plan, outcome))
@@ -321,15 +319,15 @@ class RemoteAnswers:
         every = np.arange(len(tensor))
         return self._noted(Escalating, client.answer(tensor, _chosen(images, every), digest=server.digest))
 
+    def _run_split(self, client: TailClient, split: Split, features: Sequence[Array]) -> Array | None:
+        sent = Activations(self._bundle.digest, split.position, split.tail, tuple(features))
+        reply = client.run(sent, bits=split.bits, per_channel=split.per_channel, compress=split.compress)
+        return self._noted(Splitting, reply)
+
     def _run_tail(
-        self,
-        client: TailClient,
-        position: int,
-        tail: tuple[Edge, ...],
-        features: Sequence[Array],
-        bits: Sequence[int] | None = None,
+        self, client: TailClient, position: int, tail: tuple[Edge, ...], features: Sequence[Array]
     ) -> Array | None:
-        reply = client.run(Activations(self._bundle.digest, position, tail, tuple(features)), bits=bits)
+        reply = client.run(Activations(self._bundle.digest, position, tail, tuple(features)))
         return self._noted(Splitting, reply)
 
     def _split_unfit(self, split: Split) -> str | None:

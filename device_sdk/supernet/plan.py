@@ -137,7 +137,7 @@ class ExitChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(self, ask_below=0.0)
 
 
-class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The path goes on at the server from cut point ``position``.
 
     ``bits`` per value, for each tensor at the cut point, as sent. ``tail``: the path
@@ -145,13 +145,17 @@ class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fallback. Position 0 sends the input: everything runs at the server. Without a tail, at position 0, the server's
     model runs as a whole, whatever it is; the input is sent as that model takes it, and ``bits`` is empty.
     With a ``fallback`` other than ``subnet``, nothing behind ``position`` ever runs on this device.
+    ``per_channel``, ``compress``: coding of the packet (``offload.packing.pack``). They are written only where they are
+    set: SDKs that do not know them read all other plans, and refuse these.
     """
 
     position: int
     bits: tuple[int, ...]
     tail: tuple[Edge, ...]
     server: RemoteRef
-    fallback: Fallback = "subnet"
+    fallback: Fallback = msgspec.field(default_factory=lambda: "subnet")  # of a factory: it is always written
+    per_channel: bool = False
+    compress: bool = False
 
     @property
     def is_whole(self) -> bool:

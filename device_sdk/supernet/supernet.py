@@ -508,8 +508,8 @@ class Supernet:
             raise UsageError("activations behind a split cannot be sent: nothing runs there on this device")
 
     def _check_whole(self, split: Split, subnet: Subnet, exits: list[int]) -> None:
-        if split.bits:
-            raise UsageError("the input of a server's model travels as it is: such a split gives no bits")
+        if split.bits or split.per_channel or split.compress:
+            raise UsageError("the input of a server's model travels as it is: such a split gives no bits and no coding")
         if exits:
             raise UsageError(f"an exit at cut point {exits[-1]} lies behind the split at 0")
         if subnet.input_size:

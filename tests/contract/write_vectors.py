@@ -303,6 +303,8 @@ def plan_vectors() -> list[dict[str, Any]]:
         Plan(Subnet(whole), split=Split(2, (8, 8), whole[2:], tails)),
         Plan(Subnet(own), split=Split(0, (8,), whole, tails)),
         Plan(Subnet(whole), split=Split(2, (4, 2), whole[2:], tails)),
+        Plan(Subnet(whole), split=Split(2, (4, 2), whole[2:], tails, per_channel=True)),
+        Plan(Subnet(whole), split=Split(2, (3, 8), whole[2:], tails, "abstain", per_channel=True, compress=True)),
         Plan(Subnet(whole), split=Split(2, (8, 8), whole[2:], tails, "abstain")),
         Plan(Subnet(whole), exits=early[:1], split=Split(2, (8, 8), whole[2:], tails, "exit")),
         Plan(Subnet(whole), split=Split(0, (), (), server)),
@@ -328,6 +330,7 @@ def plan_vectors() -> list[dict[str, Any]]:
         Plan(Subnet(whole), split=Split(4, (8,), (), tails)),
         Plan(Subnet(whole), split=Split(0, (8,), (), server)),
         Plan(Subnet(whole), split=Split(2, (8, 8), (), server)),
+        Plan(Subnet(whole), split=Split(0, (), (), server, compress=True)),
         Plan(Subnet(whole), exits=early[:1], split=Split(0, (), (), server)),
         Plan(Subnet(tuple(edge.at((4, 4)) for edge in whole)), split=Split(0, (), (), server)),
         Plan(Subnet(whole), split=Split(2, (8,), whole[2:], tails)),
@@ -376,6 +379,9 @@ def plan_vectors() -> list[dict[str, Any]]:
         good | {"split": {"position": 2, "bits": 8}},
         good | {"split": split | {"fallback": "guess"}},
         good | {"split": split | {"fallback": None}},
+        good | {"split": split | {"per_channel": None}},
+        good | {"split": split | {"compress": 1}},
+        good | {"split": split | {"codec": "deflate"}},
         good | {"subnet": {"edges": [{"block": "o0", "precision": 4}]}},
     ]
     texts = [encode_plan(plan).decode() for plan in unfit] + [json.dumps(one) for one in changed]

@@ -7,7 +7,7 @@ import pytest
 
 from device_sdk.errors import UsageError
 from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.policies.measured_splits.measuring import as_received
+from device_sdk.policies.measured_splits.packet_coding import as_received
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import SERVER
 from device_sdk.signing.signatures import new_key_pair

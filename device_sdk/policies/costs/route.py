@@ -64,9 +64,13 @@ class Asking:
 
 
 def _tail_call(
-    cut: CutPoint, tail: tuple[Edge, ...], network: Network | None, bits: tuple[int, ...] | None = None
+    cut: CutPoint,
+    tail: tuple[Edge, ...],
+    network: Network | None,
+    bits: tuple[int, ...] | None = None,
+    per_channel: bool = False,
 ) -> RemoteCall:
-    size = packet_bytes(cut, tail, batch=1, bits=bits)
+    size = packet_bytes(cut, tail, batch=1, bits=bits, per_channel=per_channel)  # deflated it is no larger
     if network is None:
         return RemoteCall(size, None, None)
     size += network.overhead_bytes
@@ -166,7 +170,10 @@ class Route:
         self._send(self.open, call)
 
     def _received(self, split: Split) -> Array:
-        """Logits of the split's tail; from 8 bits up, those of the same path without quantisation."""
+        """Logits of the split's tail; from 8 bits up, those of the same path without quantisation.
+
+        Of ranges per channel there is no evidence: they are taken to lose what one range loses, which is more.
+        """
         path = Subnet(self._head(split.position) + split.tail)
         if min(split.bits) >= BITS:
             return self._found(self._evidence.ends, path, "the split's path")
@@ -181,7 +188,7 @@ class Route:
             return 0.0, _input_call(split.server, network)
         head = self._head(split.position)
         own_ms = self._costs.latency_along_ms(head) if head else 0.0
-        call = _tail_call(self._supernet.cut_points[split.position], split.tail, network, split.bits)
+        call = _tail_call(self._supernet.cut_points[split.position], split.tail, network, split.bits, split.per_channel)
         return own_ms + call.packing_ms, call
 
     def crossed(self, split: Split, network: Network | None) -> Route:

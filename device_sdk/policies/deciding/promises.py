@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
+USUAL_CERTAINTY = 0.8  # of a drop, where none is stated and the samples suffice
 SHARES_CERTAINTY = 0.9  # of shares of samples that are sent on, where a goal states none
 
 _ROUNDING = 1e-9  # of sums of differences
@@ -138,13 +140,28 @@ def caution_of(differences: Column, certainty: float | None, *, turn: int) -> fl
     Without a certainty half the standard error. With one, the distance from the mean to its bound on new samples: that
     of the share of samples that are lost (``Promise``), since what is won only makes the drop smaller. Many ways
     compete, so the ``turn``-th that is measured gets the share 1 / (turn (turn + 1)) of the doubt, and all together
-    never exceed it.
+    never exceed it. Differences that are not of right and wrong answers, such as those of mIoU, are bounded by the
+    normal distribution of their mean, which holds for many samples.
     """
     if certainty is None:
         return _CAUTION * float(np.sqrt((differences**2).sum())) / len(differences)
+    part = (1 - certainty) / (turn * (turn + 1))
+    if not np.isin(differences, (-1.0, 0.0, 1.0)).all():
+        deviation = float(differences.std(ddof=1)) if len(differences) > 1 else math.inf
+        return NormalDist().inv_cdf(1 - part) * deviation / math.sqrt(len(differences))
     lost = math.ceil(np.maximum(differences, 0.0).sum() - _ROUNDING)
-    share = Promise(1 - (1 - certainty) / (turn * (turn + 1)), len(differences), lost)
+    share = Promise(1 - part, len(differences), lost)
     return max(0.0, 1 - share.least_accuracy - float(differences.mean()))
+
+
+def usual_certainty(count: int, max_drop: float) -> float | None:
+    """``USUAL_CERTAINTY`` where ``count`` samples suffice to be sure of a way that loses none of them, else None."""
+    return USUAL_CERTAINTY if count >= samples_for(max_drop) else None
+
+
+def samples_for(max_drop: float) -> float:
+    """The fewest samples on which the first way that is measured can be sure to lose at most ``max_drop``."""
+    return math.ceil(math.log((1 - USUAL_CERTAINTY) / 2) / math.log1p(-max_drop)) if 0 < max_drop < 1 else math.inf
 
 
 def is_certain_gain(gains: Column) -> bool:

@@ -19,9 +19,10 @@ from device_sdk.offload.quantisation import MAX_BITS
 from device_sdk.offload.remote_calls import default_transport
 from device_sdk.offload.remote_model import JPEG, RemoteModel
 from device_sdk.offload.tail import TailClient, measure_uplink, server_profile
+from device_sdk.policies.measured_splits.device_alone import DeviceAlone, confirmed
 from device_sdk.policies.measured_splits.fastest import NO_LIMITS, SplitLimits, fastest
 from device_sdk.policies.measured_splits.measuring import MOST_OF_A_BYTE, call_handling, codec_handling
-from device_sdk.policies.splitting.head_renditions import Head, best_heads, block_choices, own_head
+from device_sdk.policies.splitting.head_renditions import Head, best_heads, block_choices, own_head, uniform_heads
 from device_sdk.policies.splitting.path_splits import (
     NO_HANDLING,
     Handling,
@@ -29,7 +30,7 @@ from device_sdk.policies.splitting.path_splits import (
     SplitCost,
     corrected,
     ms_per_byte,
-    nothing_lost,
+    not_measured,
     split_costs,
 )
 from device_sdk.profiling.profile import Profile
@@ -143,13 +144,14 @@ def decide_split(
     limits: SplitLimits = NO_LIMITS,
     jpeg: JpegCoding | None = None,
     fallback: Fallback | None = None,
+    alone: DeviceAlone | None = None,
 ) -> SplitDecision:
     """Fetch the server's profile, measure the uplink unless it is given, time real calls, and choose.
 
     ``profile`` is called after the server has answered: measuring this device takes seconds, and the server may rule a
     split out. The overhead of requests is measured over the uplink as it is, with noise as the input; unless the
     uplink is given, their time per byte corrects its bandwidth. ``jpeg``: of private images, where the
-    input may compete as JPEG. ``fallback``: as for ``choose``.
+    input may compete as JPEG. ``fallback``, ``alone``: as for ``choose``.
 
     Raises:
         UsageError, TransferError: see ``AdaptiveModel.split``.
@@ -177,6 +179,7 @@ def decide_split(
         limits=limits,
         jpeg=jpeg,
         fallback=fallback,
+        alone=alone,
     )
 
 
@@ -245,6 +248,7 @@ def choose(
     jpeg: JpegCoding | None = None,
     fallback: Fallback | None = None,
     device_source: str = "this device's",
+    alone: DeviceAlone | None = None,
 ) -> SplitDecision:
     """The plan with the least predicted end-to-end latency within ``limits``, from the costs of both sides.
 
@@ -255,6 +259,7 @@ def choose(
         fallback: in case the server does not answer; None: the subnet where the device holds it and its memory
             allows it, else an exit, or no answer where there is none before the split.
         device_source: whose costs ``ours`` are.
+        alone: times whole paths in turns; None: predictions count.
 
     Raises:
         UsageError: nothing fits the memory, or keeps the drop; the message names the nearest.
@@ -278,6 +283,8 @@ def choose(
         for cost in costs
     ]
     found = fastest(costs, plan.subnet, limits)
+    if alone is not None:
+        costs, found = confirmed(costs, found, limits, alone)
     server = RemoteRef(model_name, bundle.digest)
     return SplitDecision(
         with_split(bundle, plan, found.best, server, fallbacks),
@@ -312,7 +319,7 @@ def ways(
 
     Ways through bottlenecks beside the subnet are among them only where a drop is allowed and measured.
     """
-    judge, supernet = limits.judge if limits.may_lose else None, bundle.supernet
+    judge, supernet = limits.judge, bundle.supernet
 
     def along(path: Subnet) -> list[SplitCost]:
         return split_costs(
@@ -323,15 +330,15 @@ def ways(
             uplink=uplink,
             overhead_bytes=request_overhead_bytes(model_name),
             sends_input=sends_input,
-            widths=(BITS,) if judge is None else FEW_BITS,
+            widths=FEW_BITS if limits.may_lose else (BITS,),
             handling=handling,
             heads=_heads(bundle, path, device, limits),
-            sent_error=judge.sent_error if judge is not None else nothing_lost,
-            jpeg=jpeg if judge is not None else None,
+            coding=not_measured if judge is None else judge.coding,
+            jpeg=jpeg if limits.may_lose else None,
         )
 
     narrow: list[SplitCost] = []
-    for position in supernet.bottlenecks if judge is not None else ():
+    for position in supernet.bottlenecks if limits.may_lose else ():
         path = supernet.through(subnet, position)
         if path is not None:
             narrow += [cost for cost in along(path) if cost.position == position]
@@ -374,7 +381,11 @@ def _heads(bundle: Bundle, subnet: Subnet, device: CostModel, limits: SplitLimit
     if not limits.may_lose:
         return [[head] for head in own]
     found = best_heads(choices, device, memory_bytes=limits.memory_bytes, stored_bytes=limits.stored_bytes)
-    return [[*(one for one in others if one != head), head] for others, head in zip(found.by_count, own, strict=True)]
+    by_count = [list(heads) for heads in found.by_count]
+    by_count[-1] += uniform_heads(choices, device)  # the plain ways to run everything here are never left out
+    return [
+        [*dict.fromkeys(one for one in others if one != head), head] for others, head in zip(by_count, own, strict=True)
+    ]
 
 
 def with_split(
@@ -393,7 +404,7 @@ def with_split(
     if cost.position == supernet.output_index:
         return msgspec.structs.replace(plan, subnet=subnet, split=None)
     bits = cost.bits or (BITS,) * len(supernet.cut_points[cost.position].tensors)
-    split = Split(cost.position, bits, cost.tail, server)
+    split = Split(cost.position, bits, cost.tail, server, per_channel=cost.per_channel, compress=cost.compress)
     if cost.sends == "jpeg":
         split = Split(0, (), (), RemoteRef(bundle.manifest.name + JPEG, server.digest))
     found = (fallbacks or Fallbacks(supernet, plan, CostModel({}))).applied(split)

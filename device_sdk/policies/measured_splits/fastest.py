@@ -10,12 +10,14 @@ from typing import Protocol
 
 from device_sdk.errors import UsageError
 from device_sdk.offload.packing import BITS
-from device_sdk.policies.splitting.path_splits import SplitCost
+from device_sdk.policies.splitting.path_splits import PacketCoding, SplitCost
 from device_sdk.supernet.cost import MB
 from device_sdk.supernet.plan import Edge, Subnet
 
-MEASURED_S = 30.0  # of measuring what ways lose
+MEASURED_S = 20.0  # of measuring what ways lose
 _ROUNDING = 1e-9  # of a difference of two scores
+_LIKELY_ERROR = 0.1  # noise to signal that ways are first tried with
+_MORE_ERROR = 4  # times as much once a way has passed
 
 
 class DropJudge(Protocol):
@@ -30,8 +32,8 @@ class DropJudge(Protocol):
         Ways are chosen by their drops, and the lucky ones win: on new samples the chosen one loses more.
         """
 
-    def sent_error(self, position: int, bits: int) -> float:
-        """The error that ``bits`` per value add at a cut point. It ranks splits before they are measured."""
+    def coding(self, position: int, bits: int, per_channel: bool) -> PacketCoding | None:
+        """Costs of packets at a cut point; their error ranks splits before they are measured. None: not known."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,10 @@ class SplitLimits:
         """True if the device's part fits its memory and its storage."""
         return cost.device_bytes <= self.memory_bytes and cost.stored_bytes <= self.stored_bytes
 
+    def allows(self, drop: float, caution: float) -> bool:
+        """True if a measured drop keeps its limit, with caution."""
+        return self.max_drop is None or drop + caution <= self.max_drop + _ROUNDING
+
 
 NO_LIMITS = SplitLimits()
 
@@ -119,12 +125,13 @@ def fastest(
     below_ms: float = math.inf,
     clock: Callable[[], float] = time.monotonic,
 ) -> Fastest:
-    """The fastest of ``costs`` within ``limits``; step 2 only looks for latencies below ``below_ms``.
+    """The fastest of ``costs`` within ``limits``; steps 2 and 3 only look for latencies below ``below_ms``.
 
     1. of the ways in the renditions of ``subnet`` and in 8 bits, the fastest whose drop is allowed: device and server
-    alone are among them; 2. of each cut point and head, the fastest first, as far as they can be faster than the best
-    so far: the fewest bits whose drop is allowed, by bisection, since more bits lose no more. At a cut point, a way of
-    more error than one that failed is taken to fail too. What is left when time is up counts as not measured.
+    alone are among them; 2. the fastest of those whose errors let expect that they pass; 3. of each cut point, head and
+    kind of range, the fastest first, as far as they can be faster than the best so far: the fewest bits whose drop is
+    allowed, by bisection, since more bits lose no more. At a cut point, a way of more error than one that failed is
+    taken to fail too. The lossless stage changes no drop. What is left when time is up counts as not measured.
 
     Raises:
         UsageError: nothing fits the device, or everything loses too much; names the nearest.
@@ -139,10 +146,9 @@ def fastest(
     if limits.judge is None:
         return Fastest(fitting[0])
     ends_s = clock() + limits.measured_s
-    found = _Measuring(
-        fitting, subnet, limits.judge, math.inf if limits.max_drop is None else limits.max_drop, below_ms
-    )
+    found = _Measuring(fitting, subnet, limits, limits.judge, below_ms)
     found.measure_plain()
+    found.measure_likely(lambda: clock() >= ends_s)
     found.measure_others(lambda: clock() >= ends_s)
     return found.result()
 
@@ -151,9 +157,9 @@ class _Measuring:
     """The drops of ways that fit, the fastest first, and the best way so far."""
 
     def __init__(
-        self, fitting: Sequence[SplitCost], subnet: Subnet, judge: DropJudge, max_drop: float, below_ms: float
+        self, fitting: Sequence[SplitCost], subnet: Subnet, limits: SplitLimits, judge: DropJudge, below_ms: float
     ) -> None:
-        self._fitting, self._subnet, self._judge, self._max_drop = fitting, subnet, judge, max_drop
+        self._fitting, self._subnet, self._limits, self._judge = fitting, subnet, limits, judge
         self._below_ms = below_ms
         self._drops: dict[SplitCost, float] = {}
         self._best: SplitCost | None = None
@@ -165,11 +171,28 @@ class _Measuring:
             if cost.head == self._subnet.edges[: len(cost.head)] and set(cost.bits) <= {BITS} and self._passes(cost):
                 return
 
+    def measure_likely(self, is_over: Callable[[], bool]) -> None:
+        """Measure the fastest ways of little error, until one passes; then of more error, until one fails.
+
+        After a way passes, only ways of more error are faster. So a few measurements leave little to the bisection.
+        """
+        error, has_failed = _LIKELY_ERROR, False
+        while not is_over():
+            first = next((cost for cost in self._fitting if cost.error <= error and self._is_open(cost)), None)
+            if first is None:
+                return
+            if not self._passes(first):
+                error, has_failed = first.error / 2, True
+            elif has_failed:
+                return
+            else:
+                error *= _MORE_ERROR
+
     def measure_others(self, is_over: Callable[[], bool]) -> None:
-        """Bisect the bits of each cut point and head that can be faster than the best so far."""
-        groups: dict[tuple[int, tuple[Edge, ...]], list[SplitCost]] = {}
+        """Bisect the bits of each cut point, head and kind of range that can be faster than the best so far."""
+        groups: dict[tuple[int, tuple[Edge, ...], bool], list[SplitCost]] = {}
         for cost in self._fitting:
-            groups.setdefault((cost.position, cost.head), []).append(cost)
+            groups.setdefault((cost.position, cost.head, cost.per_channel), []).append(cost)
         for group in groups.values():  # by the latency of their fastest ways
             rising = sorted(group, key=lambda cost: (sum(cost.bits), cost.latency_ms))
             while open_ := [cost for cost in rising if self._is_open(cost)]:
@@ -188,7 +211,7 @@ class _Measuring:
         if self._best is None:
             nearest, drop = min(self._drops.items(), key=lambda pair: pair[1])
             raise UsageError(
-                f"no split loses at most {self._max_drop:g} of accuracy",
+                f"no split loses at most {self._limits.max_drop:g} of accuracy",
                 hint=f"the nearest {_way(nearest)} and loses {drop:.3g}",
             )
         left = tuple(cost for cost in self._fitting if self._is_open(cost))
@@ -206,7 +229,7 @@ class _Measuring:
     def _passes(self, cost: SplitCost) -> bool:
         """Measure; a way that passes and is faster becomes the best."""
         drop = self._drops[cost] = self._judge.drop(cost)
-        if drop + self._judge.caution(cost) <= self._max_drop + _ROUNDING:
+        if self._limits.allows(drop, self._judge.caution(cost)):
             if self._best is None or cost.latency_ms < self._best.latency_ms:
                 self._best = cost
             return True
@@ -218,4 +241,4 @@ class _Measuring:
 def _way(cost: SplitCost) -> str:
     if cost.sends == "jpeg":
         return "sends the input as JPEG"
-    return f"crosses at cut point {cost.position} in {cost.bits[0]} bits" if cost.tail else "stays on the device"
+    return f"crosses at cut point {cost.position} {cost.coding}" if cost.tail else "stays on the device"

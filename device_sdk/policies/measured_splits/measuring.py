@@ -17,11 +17,19 @@ from device_sdk.data.inputs import Inputs, as_inputs, batches
 from device_sdk.data.preprocessing import Preprocessing, fit_image, prepare
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.packing import BITS, Activations, can_travel, packet_bytes
-from device_sdk.offload.quantisation import MAX_BITS, dequantise, quantise
+from device_sdk.offload.quantisation import dequantise, quantise
 from device_sdk.offload.tail import TailClient
 from device_sdk.policies.deciding.promises import caution_of
+from device_sdk.policies.measured_splits.packet_coding import Codings, as_received, packet_codings
 from device_sdk.policies.scores import Score, Targets
-from device_sdk.policies.splitting.path_splits import Handling, JpegCoding, SplitCost, TimedCall, fit_calls
+from device_sdk.policies.splitting.path_splits import (
+    Handling,
+    JpegCoding,
+    PacketCoding,
+    SplitCost,
+    TimedCall,
+    fit_calls,
+)
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import CostModel
 from device_sdk.supernet.plan import Edge, Subnet
@@ -82,7 +90,7 @@ _CODEC_ROUNDS, _CALLS = 9, 5  # whose median counts; calls of a turn
 _FEW_CALLS, _TURN_MS = 2, 2_000.0  # where calls are slow, a turn has fewer, and takes little longer than this
 _BATCH = 50
 _KEPT_BYTES = 64_000_000  # of features behind one head
-_MEASURED = 64  # samples for the error of what crosses
+_MEASURED = 16  # samples, spread over all, of which some are coded
 MOST_OF_A_BYTE = 0.9  # of the time that a byte takes by the probes; real calls may correct it downwards by so much
 
 
@@ -226,7 +234,7 @@ class SplitScore:
         self.whole = score.of(answers, self._targets)
         self._each = self._by_sample(answers)
         self._measured: dict[Hashable, _Loss] = {}
-        self._sent: list[dict[int, float]] | None = None
+        self._sent: list[Codings] | None = None
 
     def drop(self, cost: SplitCost) -> float:
         """The score of the whole subnet minus that of the split; 0 where nothing differs. A way is measured once."""
@@ -252,7 +260,7 @@ class SplitScore:
             assert self._jpegs is not None, "the input is sent as JPEG only where there are JPEGs"
             answers = self._answers(cost.tail, ((some,) for some in self._jpegs.received(_BATCH)))
         elif cost.tail:
-            sent = (_as_received(features, cost.bits) for features in self._after(cost.head))
+            sent = (_as_received(features, cost) for features in self._after(cost.head))
             answers = self._answers(cost.tail, sent)
         else:
             answers = np.concatenate([features[-1] for features in self._after(cost.head)])
@@ -265,11 +273,11 @@ class SplitScore:
         pairs = ((answers[at : at + 1], self._targets[at : at + 1]) for at in range(len(answers)))
         return np.array([self._score.of(*pair) for pair in pairs])
 
-    def sent_error(self, position: int, bits: int) -> float:
-        """Noise to signal of the tensors sent at ``position`` in ``bits``, on some of the samples."""
+    def coding(self, position: int, bits: int, per_channel: bool) -> PacketCoding | None:
+        """Costs of the tensors sent at ``position``, on some of the samples; None where the subnet does not pass."""
         if self._sent is None:
-            self._sent = [_noise_by_bits(tensors) for tensors in self._live()]
-        return self._sent[position].get(bits, 0.0)
+            self._sent = [packet_codings(tensors) for tensors in self._live()]
+        return self._sent[position].get((bits, per_channel))
 
     def _given(self) -> Iterator[tuple[Array, ...]]:
         return ((some,) for some in batches(self._inputs, _BATCH, self._subnet.input_size))
@@ -283,7 +291,7 @@ class SplitScore:
             walk = () if path is None else supernet.walk(path)
             ends |= {block.end: (edge, block.start) for edge, block in walk if block.end == position}
         last_use = {start: end for end, (_, start) in sorted(ends.items())}
-        some = np.arange(min(_MEASURED, len(self._inputs)))
+        some = np.unique(np.linspace(0, len(self._inputs) - 1, min(_MEASURED, len(self._inputs)), dtype=int))
         live: dict[int, tuple[Array, ...]] = {0: (self._inputs.take(some, self._subnet.input_size),)}
         for position in range(len(supernet.cut_points)):
             if position in ends:
@@ -317,7 +325,7 @@ class SplitScore:
 
 
 def _key(cost: SplitCost) -> Hashable:
-    return cost.head, cost.tail, cost.bits, cost.sends
+    return cost.head, cost.tail, cost.bits, cost.per_channel, cost.sends
 
 
 def _run(
@@ -328,8 +336,8 @@ def _run(
             yield tuple(stretch.run(list(some)))
 
 
-def _as_received(tensors: Sequence[Array], bits: Sequence[int]) -> tuple[Array, ...]:
-    return tuple(as_received(tensor, one) for tensor, one in zip(tensors, bits, strict=True))
+def _as_received(tensors: Sequence[Array], cost: SplitCost) -> tuple[Array, ...]:
+    return tuple(as_received(tensor, one, cost.per_channel) for tensor, one in zip(tensors, cost.bits, strict=True))
 
 
 def run_all(workspace: Workspace, edges: Sequence[Edge], tensors: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -337,28 +345,6 @@ def run_all(workspace: Workspace, edges: Sequence[Edge], tensors: tuple[Array, .
     parts = (tuple(one[at : at + _BATCH] for one in tensors) for at in range(0, len(tensors[0]), _BATCH))
     found = list(_run(workspace, edges, parts))
     return tuple(np.concatenate(one) for one in zip(*found, strict=True))
-
-
-def _noise_by_bits(tensors: Sequence[Array]) -> dict[int, float]:
-    """Noise to signal in 1 to 8 bits, summed over ``tensors``."""
-    travelling = [tensor for tensor in tensors if tensor.dtype == np.float32]
-    return {
-        bits: sum(relative_error(as_received(tensor, bits), tensor) for tensor in travelling)
-        for bits in range(1, MAX_BITS + 1)
-    }
-
-
-def as_received(tensor: Array, bits: int) -> Array:
-    """``tensor`` [batch, ...] as the server gets it in ``bits`` per value, one range per sample."""
-    flat = np.ascontiguousarray(tensor).reshape(len(tensor), 1, -1)
-    ranges, packed = quantise(flat, bits)
-    return dequantise(ranges, packed, bits, width=flat.shape[2]).reshape(tensor.shape)
-
-
-def relative_error(values: npt.NDArray[np.float32], reference: npt.NDArray[np.float32]) -> float:
-    """Mean square error over the mean square of ``reference``: noise to signal; 0 where the reference is 0."""
-    signal = float(np.square(reference.astype(np.float64)).mean())
-    return float(np.square(values.astype(np.float64) - reference).mean()) / signal if signal else 0.0
 
 
 WIDTHS = (6, 4, 2)  # bits; 8 lose nothing that counts

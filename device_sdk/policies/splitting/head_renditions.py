@@ -189,6 +189,16 @@ def own_head(choices: Sequence[Sequence[BlockChoice]], device: CostModel, count:
     return head_of([own[0] for own in choices[:count]], device, _timed(choices))
 
 
+def uniform_heads(choices: Sequence[Sequence[BlockChoice]], device: CostModel) -> list[Head]:
+    """All blocks in one rendition, where they have it, else as the subnet has them; of each that computes by itself."""
+    names = dict.fromkeys(one.edge.rendition for own in choices for one in own if one.timed == one.edge)
+    found = []
+    for name in names:
+        blocks = [next((one for one in own if one.edge.rendition == name), own[0]) for own in choices]
+        found.append(head_of(blocks, device, _timed(choices)))
+    return found
+
+
 def head_of(blocks: Sequence[BlockChoice], device: CostModel, whole: Sequence[Edge]) -> Head:
     """The head of these blocks, with their costs together as a part of a ``whole`` path."""
     if not blocks:

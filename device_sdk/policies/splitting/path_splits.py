@@ -20,12 +20,14 @@ class Handling:
     """``packing_ms_per_value`` here, ``unpacking_ms_per_value`` there; per call ``call_ms`` and ``ms_per_byte``.
 
     The last two are the time of real calls beyond all that is predicted for them: HTTP, queueing, framing.
+    ``device_factor``: how many times slower the device codes packets than it did where ``PacketCoding`` was measured.
     """
 
     packing_ms_per_value: float = 0.0
     unpacking_ms_per_value: float = 0.0
     call_ms: float = 0.0
     ms_per_byte: float = 0.0
+    device_factor: float = 1.0
 
     def beside_codec_ms(self, size_bytes: int) -> float:
         """Overhead of a call that sends ``size_bytes``, without packing and unpacking."""
@@ -33,7 +35,11 @@ class Handling:
 
     def slowed(self, factor: float) -> Handling:
         """The same for a device ``factor`` times slower: it packs so much slower."""
-        return replace(self, packing_ms_per_value=factor * self.packing_ms_per_value)
+        return replace(
+            self,
+            packing_ms_per_value=factor * self.packing_ms_per_value,
+            device_factor=factor * self.device_factor,
+        )
 
 
 NO_HANDLING = Handling()
@@ -50,6 +56,28 @@ class JpegCoding:
     def slowed(self, factor: float) -> JpegCoding:
         """The same for a device ``factor`` times slower."""
         return replace(self, encoding_ms=factor * self.encoding_ms)
+
+
+@dataclass(frozen=True)
+class PacketCoding:
+    """Costs of packets in some bits, measured on private samples: means of bytes, medians of times, one sample each.
+
+    ``packing_factor``, ``unpacking_factor``: times relative to 8 bits and one range, as in ``Handling``. The lossless
+    stage takes ``deflating_ms`` here and ``inflating_ms`` there, and leaves ``deflated_bytes`` of the ``packed_bytes``
+    of codes. ``error``: noise to signal.
+    """
+
+    error: float
+    packing_factor: float
+    unpacking_factor: float
+    packed_bytes: float
+    deflated_bytes: float
+    deflating_ms: float
+    inflating_ms: float
+
+
+CodingOf = Callable[[int, int, bool], PacketCoding | None]
+"""The coding at a cut point, in bits per value, with ranges per channel or one range; None: not measured."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +119,9 @@ def ms_per_byte(uplink: Uplink) -> float:
     return uplink.transfer_ms(1) - uplink.transfer_ms(0)
 
 
-def nothing_lost(position: int, bits: int) -> float:
-    """The error of sent tensors where it is not known: 0."""
-    return 0.0
+def not_measured(position: int, bits: int, per_channel: bool) -> PacketCoding | None:
+    """The coding where no samples measured it."""
+    return None
 
 
 @dataclass(frozen=True)
@@ -102,7 +130,8 @@ class SplitCost:
 
     ``position`` N: all on the device, nothing is sent. ``head``, ``tail``: the edges that device and server run;
     ``bits`` per value, for each tensor sent. ``sends``: a packet of activations, or at position 0 the input as JPEG,
-    which the server's full model takes; then ``bits`` is empty, and coding counts as packing. Latencies are predicted,
+    which the server's full model takes; then ``bits`` is empty, and coding counts as packing. ``per_channel``,
+    ``compress``: of the packet; compressed, ``bytes_sent`` is a mean. Latencies are predicted,
     at batch 1; ``handling_ms``: time of a call beyond the other parts. ``device_bytes``: weights, once loaded, and the
     largest working set of the device's part, without the rest of the subnet; ``stored_bytes``: its weights in the
     bundle. ``error``: the sum of quantisation errors, used only for ranking.
@@ -123,12 +152,20 @@ class SplitCost:
     head: tuple[Edge, ...] = ()
     error: float = 0.0
     sends: Literal["activations", "jpeg"] = "activations"
+    per_channel: bool = False
+    compress: bool = False
 
     @property
     def latency_ms(self) -> float:
         """End to end."""
         there_ms = self.transfer_ms + self.handling_ms + self.unpacking_ms + self.server_ms
         return self.device_ms + self.packing_ms + there_ms
+
+    @property
+    def coding(self) -> str:
+        """Bits and coding of the packet in words."""
+        words = ["per channel"] * self.per_channel + ["deflated"] * self.compress
+        return ", ".join([f"in {self.bits[0]} bits", *words])
 
 
 def split_costs(
@@ -143,7 +180,7 @@ def split_costs(
     widths: Sequence[int] = (BITS,),
     handling: Handling = NO_HANDLING,
     heads: Sequence[Sequence[Head]] | None = None,
-    sent_error: Callable[[int, int], float] = nothing_lost,
+    coding: CodingOf = not_measured,
     jpeg: JpegCoding | None = None,
 ) -> list[SplitCost]:
     """All ways to divide ``subnet``, by position, head and width, the whole on the device last.
@@ -151,10 +188,11 @@ def split_costs(
     Heads with blocks that ``device`` has no costs of are left out: they are not there.
 
     ``overhead_bytes``: added to a packet by the protocol; ``sends_input``: the input itself may be sent; ``widths``:
-    bits per value sent; ``sent_error``: the error that they add at a cut point. ``heads``: of
-    the first n blocks, by n; by default as the subnet has them. ``jpeg``: cost of the input as JPEG, where it can be
-    sent so. The server runs the rest of the subnet, in the originals' precision where it has that, or the original
-    blocks from there on where it lacks a rendition of the rest.
+    bits per value sent; ``coding``: what packets cost and lose. Where it is known, fewer than 8 bits also go with
+    ranges per channel, and packets are deflated where that is faster. ``heads``: of the first n blocks, by n; by
+    default as the subnet has them. ``jpeg``: cost of the input as JPEG, where it can be sent so. The server runs the
+    rest of the subnet, in the originals' precision where it has that, or the original blocks from there on where it
+    lacks a rendition of the rest.
     """
     found: list[SplitCost] = []
     if jpeg is not None and sends_input:
@@ -171,7 +209,7 @@ def split_costs(
         tail = _server_tail(supernet, tail, position, server)
         if tail and can_travel(supernet.cut_points[position]) and (sends_input or position):
             for here in ends:
-                found += _sent(supernet, here, tail, server, uplink, overhead_bytes, widths, handling, sent_error)
+                found += _sent(supernet, here, tail, server, uplink, overhead_bytes, widths, handling, coding)
     return found
 
 
@@ -226,26 +264,57 @@ def _sent(
     overhead_bytes: int,
     widths: Sequence[int],
     handling: Handling,
-    sent_error: Callable[[int, int], float],
+    coding: CodingOf,
 ) -> Iterator[SplitCost]:
-    """``here`` with the call to the server, once for each width."""
+    """``here`` with the call to the server, once for each width and kind of range, deflated where that is faster."""
     cut = supernet.cut_points[here.position]
     values = sum(spec.size for spec in cut.tensors)
-    for width in widths:
+    there = replace(here, tail=tail, server_ms=server.part_latency_ms(tail, supernet.original.edges))
+    has_channels = any(len(spec.shape) > 1 for spec in cut.tensors)
+    for width, per_channel in ((width, each) for width in widths for each in (False, True)):
+        known = coding(here.position, width, per_channel)
+        if per_channel and (known is None or width == BITS or not has_channels):
+            continue
         bits = (width,) * len(cut.tensors)
-        size = packet_bytes(cut, tail, batch=1, bits=bits) + overhead_bytes
-        yield replace(
-            here,
+        size = packet_bytes(cut, tail, batch=1, bits=bits, per_channel=per_channel) + overhead_bytes
+        sent = replace(
+            there,
             packing_ms=values * handling.packing_ms_per_value,
-            transfer_ms=uplink.transfer_ms(size),
-            handling_ms=handling.beside_codec_ms(size),
             unpacking_ms=values * handling.unpacking_ms_per_value,
-            server_ms=server.part_latency_ms(tail, supernet.original.edges),
-            bytes_sent=size,
-            tail=tail,
             bits=bits,
-            error=here.error + sent_error(here.position, width),
+            per_channel=per_channel,
         )
+        if known is None:
+            yield _crossing(sent, size, uplink, handling)
+            continue
+        sent = replace(sent, error=here.error + known.error)
+        yield min(_coded(sent, size, known, uplink, handling), key=lambda cost: cost.latency_ms)
+
+
+def _coded(
+    sent: SplitCost, size: int, known: PacketCoding, uplink: Uplink, handling: Handling
+) -> tuple[SplitCost, SplitCost]:
+    """``sent`` as it is, and deflated."""
+    packing_ms, unpacking_ms = known.packing_factor * sent.packing_ms, known.unpacking_factor * sent.unpacking_ms
+    plain = replace(sent, packing_ms=packing_ms, unpacking_ms=unpacking_ms)
+    deflated = replace(
+        plain,
+        packing_ms=packing_ms + handling.device_factor * known.deflating_ms,
+        unpacking_ms=unpacking_ms + known.inflating_ms,
+        compress=True,
+    )
+    less = round(size - known.packed_bytes + known.deflated_bytes)
+    return _crossing(plain, size, uplink, handling), _crossing(deflated, less, uplink, handling)
+
+
+def _crossing(sent: SplitCost, size: int, uplink: Uplink, handling: Handling) -> SplitCost:
+    """``sent`` with the transfer of ``size`` bytes."""
+    return replace(
+        sent,
+        transfer_ms=uplink.transfer_ms(size),
+        handling_ms=handling.beside_codec_ms(size),
+        bytes_sent=size,
+    )
 
 
 def _server_tail(supernet: Supernet, own: tuple[Edge, ...], position: int, server: CostModel) -> tuple[Edge, ...]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from device_sdk.errors import UsageError
@@ -52,6 +53,18 @@ def test_what_an_exit_asks_about_is_written_and_0_where_it_is_left_out():
     assert b'"ask_below":0.0' in encode_plan(PLANS["exits"])
 
 
+def test_the_coding_of_a_split_is_written_only_where_it_is_set():
+    split = PLANS["split"].split
+    assert b"per_channel" not in encode_plan(PLANS["split"])
+    assert b"compress" not in encode_plan(PLANS["split"])
+    assert b'"fallback":"subnet"' in encode_plan(PLANS["split"]), "every other field is always written"
+    coded = Plan(SUBNET, split=msgspec.structs.replace(split, per_channel=True, compress=True))
+    assert b'"per_channel":true,"compress":true' in encode_plan(coded)
+    assert decode_plan(encode_plan(coded)) == coded
+    stated = encode_plan(PLANS["split"]).replace(b'"fallback"', b'"compress":false,"fallback"')
+    assert decode_plan(stated) == PLANS["split"]
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -64,6 +77,7 @@ def test_what_an_exit_asks_about_is_written_and_0_where_it_is_left_out():
         ({"subnet": {"edges": [{"block": "o0", "precision": 4}]}}, "precision"),
         ({"exits": [{"exit": "x1", "threshold": 0.9, "ask_below": "0.5"}]}, "ask_below"),
         ({"exits": [{"exit": "x1", "threshold": 0.9, "ask_below": None}]}, "ask_below"),
+        ({"split": {"position": 1, "bits": [8], "tail": [], "server": {}, "codec": "zip"}}, "codec"),
     ],
 )
 def test_what_this_sdk_does_not_know_is_refused_never_dropped(change, said):

@@ -99,7 +99,8 @@ def test_a_split_crosses_there_where_inputs_stay_on_the_device_and_little_is_los
         assert size < plain.bytes_sent
         one = next(cost for cost in narrow if cost.position == position and set(cost.bits) == {8})
         assert judge.drop(one) < 0.5
-        assert judge.sent_error(position, 2) > judge.sent_error(position, 8) > 0
+        few, many = (judge.coding(position, bits, False) for bits in (2, 8))
+        assert few.error > many.error > 0
 
 
 def test_the_saved_weights_make_the_same_bundle_without_training(narrow_bundle, make_job, weights_file, tmp_path):

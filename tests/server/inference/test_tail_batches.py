@@ -10,7 +10,7 @@ import numpy as np
 from device_sdk.offload.packing import Activations
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.tail import TailClient
-from device_sdk.policies.measured_splits.measuring import as_received
+from device_sdk.policies.measured_splits.packet_coding import as_received
 from device_sdk.runtimes import OnnxRuntime
 from tests.device_sdk.tiny_bundle import CLASSES
 

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import InputError, UsageError
-from device_sdk.policies.deciding.promises import Promise, binomial_tail, is_certain_gain, most_shares
+from device_sdk.policies.deciding.promises import (
+    USUAL_CERTAINTY,
+    Promise,
+    binomial_tail,
+    caution_of,
+    is_certain_gain,
+    most_shares,
+    samples_for,
+    usual_certainty,
+)
 from device_sdk.policies.deciding.thresholds import fewest_asked
 
 
@@ -109,3 +118,12 @@ def test_the_least_accuracy_is_the_bound_of_clopper_and_pearson(samples, wrong):
 def test_no_samples_promise_nothing():
     assert Promise(0.9, 0, 0).least_accuracy == pytest.approx(0, abs=1e-6)
     assert not Promise(0.9, 0, 0).holds(0.5)
+
+
+def test_a_certainty_is_usual_where_the_samples_suffice_for_a_way_that_loses_none():
+    enough = samples_for(0.01)
+    assert usual_certainty(enough, 0.01) == USUAL_CERTAINTY
+    assert caution_of(np.zeros(enough), USUAL_CERTAINTY, turn=1) <= 0.01
+    assert usual_certainty(enough - 1, 0.01) is None
+    assert caution_of(np.zeros(enough - 1), USUAL_CERTAINTY, turn=1) > 0.01
+    assert usual_certainty(10**6, 0.0) is None

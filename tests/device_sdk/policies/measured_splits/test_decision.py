@@ -14,13 +14,17 @@ from device_sdk.policies.planning.front import split_front
 from device_sdk.policies.splitting.path_splits import JpegCoding
 from device_sdk.supernet.cost import MB, Uplink
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice, Plan, Split
+from tests.device_sdk.policies.splitting.codings import coded
 
 
 class Judge:
     """Drops and errors by formula."""
 
     def __init__(self, drop, error=lambda position, bits: 0.0, caution=lambda cost: 0.0):
-        self.drop, self.sent_error, self.caution = drop, error, caution
+        self.drop, self.caution, self._error = drop, caution, error
+
+    def coding(self, position, bits, per_channel):
+        return None if per_channel else coded(error=self._error(position, bits))
 
 
 @pytest.fixture
@@ -340,3 +344,17 @@ def test_a_device_without_the_rest_moves_among_its_own_cut_points(decide, bundle
     front = split_front(bundle, dataclasses.replace(found, costs=held), SplitLimits())
     assert front.best(None).plan.split.position == max(one.plan.split.position for one in front.offers)
     assert all(0 < one.plan.split.position <= 3 for one in front.offers)
+
+
+def test_a_few_ways_of_little_error_are_tried_before_all_others(decide):
+    measured = []
+
+    def drop(cost):
+        measured.append(cost)
+        return 0.5 if cost.bits and cost.bits[0] < 3 else 0.0
+
+    found = decide(max_drop=0.01, judge=Judge(drop, lambda position, bits: 0.01 * 2 ** (8 - bits)))
+    fastest_kept = min(cost.latency_ms for cost in found.costs if not cost.bits or cost.bits[0] >= 3)
+    assert found.best.latency_ms == fastest_kept
+    tried = next(place for place, cost in enumerate(measured) if cost == found.best)
+    assert tried <= 8, "the errors led there, not the bisection of every cut point"

@@ -145,7 +145,7 @@ def test_without_targets_the_subnet_s_own_answers_stand_in(judge, tiny_bundle, c
 def test_fewer_bits_have_more_error_at_every_cut_point(judge, bundle):
     found = judge(None)
     for position in range(bundle.supernet.output_index):
-        errors = [found.sent_error(position, bits) for bits in range(1, 9)]
+        errors = [found.coding(position, bits, False).error for bits in range(1, 9)]
         assert errors == sorted(errors, reverse=True)
         assert 0 < errors[-1] < 1e-3
 
@@ -261,3 +261,11 @@ def test_cut_points_that_take_seconds_to_send_are_left_out(bundle, costs):
     alone = AnsweringClient()
     call_handling(alone, bundle.supernet, bundle.digest, costs, Handling(), turn_ms=1e-6)
     assert set(alone.calls) == {(inner[0].position, inner[0].bits)}
+
+
+@pytest.mark.parametrize("turn", [1, 5])
+def test_the_bound_of_a_score_between_0_and_1_is_exceeded_as_rarely_as_stated(turn):
+    drawn = np.random.default_rng(2).normal(0.01, 0.05, size=(2000, 60))
+    exceeded = np.mean([one.mean() + caution_of(one, 0.9, turn=turn) < 0.01 for one in drawn])
+    assert exceeded <= 0.1 / (turn * (turn + 1)) + 0.02
+    assert max(caution_of(one, 0.9, turn=1) for one in drawn) < 0.02, "far below that of as many lost samples"

@@ -5,6 +5,7 @@ import pytest
 from device_sdk.policies.measured_splits.region import Region, kind_of
 from device_sdk.policies.splitting.path_splits import NO_HANDLING
 from device_sdk.progress import SilentProgress
+from tests.device_sdk.policies.splitting.codings import coded
 
 
 class CountingJudge:
@@ -20,8 +21,8 @@ class CountingJudge:
     def caution(self, cost):
         return 0.0
 
-    def sent_error(self, position, bits):
-        return 8.0 - bits
+    def coding(self, position, bits, per_channel):
+        return None if per_channel else coded(error=8.0 - bits)
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ from device_sdk.errors import UsageError
 from device_sdk.offload.packing import packet_bytes
 from device_sdk.policies.splitting import best_split, split_costs
 from device_sdk.policies.splitting.head_renditions import Head
-from device_sdk.policies.splitting.path_splits import JpegCoding
+from device_sdk.policies.splitting.path_splits import Handling, JpegCoding
 from device_sdk.supernet.cost import Uplink
 from device_sdk.supernet.plan import Edge, Subnet
+from tests.device_sdk.policies.splitting.codings import coded
 
 
 def costs(supernet, uniform_costs, *, mbps, server_scale=1.0, subnet=None, **changes):
@@ -100,7 +101,7 @@ def test_every_head_is_offered_at_its_position_in_every_width(elastic_supernet, 
         uplink=Uplink(3.0),
         widths=(8, 2),
         heads=heads,
-        sent_error=lambda position, bits: 1 / bits,
+        coding=lambda position, bits, per_channel: None if per_channel else coded(error=1 / bits),
     )
     assert [(cost.position, cost.device_ms, cost.bits) for cost in found] == [
         *((0, 0.0, bits) for bits in ((8,), (2,))),
@@ -131,3 +132,47 @@ def test_the_input_as_jpeg_comes_first_and_runs_the_full_model_at_the_server(ela
     assert found[0].latency_ms == pytest.approx(0.5 + 1.1 + 0.25 + 0.4)
     unseen = split_costs(supernet, merged, **both, uplink=Uplink(8), jpeg=jpeg, sends_input=False)
     assert all(cost.sends == "activations" for cost in unseen)
+
+
+def sent_with(supernet, uniform_costs, coding, *, mbps, factor=1.0, widths=(8, 2)):
+    """Ways at cut point 1 of a network of two blocks."""
+    costs = uniform_costs(supernet)
+    values = sum(spec.size for spec in supernet.cut_points[1].tensors)
+    handling = Handling(packing_ms_per_value=0.25 / values).slowed(factor)
+    server, uplink = costs, Uplink(mbps)
+    found = split_costs(
+        supernet,
+        supernet.original,
+        device=costs,
+        server=server,
+        uplink=uplink,
+        widths=widths,
+        handling=handling,
+        coding=coding,
+    )
+    return [cost for cost in found if cost.position == 1]
+
+
+def test_packets_are_deflated_where_that_is_faster(elastic_supernet, uniform_costs):
+    supernet = elastic_supernet(2)
+
+    def coding(position, bits, per_channel):
+        return None if per_channel else coded(saved_bytes=10.0, deflating_ms=0.05, packing_factor=2.0)
+
+    [plain, *_], [packed, *_] = (sent_with(supernet, uniform_costs, coding, mbps=mbps) for mbps in (100.0, 0.1))
+    assert (plain.compress, packed.compress) == (False, True)
+    assert plain.bytes_sent - packed.bytes_sent == 10
+    assert packed.transfer_ms == pytest.approx(Uplink(0.1).transfer_ms(packed.bytes_sent))
+    assert (plain.packing_ms, packed.packing_ms) == pytest.approx((0.5, 0.55))
+    [slow, *_] = sent_with(supernet, uniform_costs, coding, mbps=0.1, factor=40.0)
+    assert not slow.compress, "a slow device deflates for longer than it saves on the line"
+    assert slow.packing_ms == pytest.approx(20.0)
+
+
+def test_ranges_per_channel_are_a_way_of_their_own_below_eight_bits(elastic_supernet, uniform_costs):
+    supernet = elastic_supernet(2)
+    found = sent_with(supernet, uniform_costs, lambda position, bits, each: coded(error=1.0 - 0.5 * each), mbps=3.0)
+    has_channels = len(supernet.cut_points[1].tensors[0].shape) > 1
+    expected = [((8,), False), ((2,), False)] + [((2,), True)] * has_channels
+    assert [(cost.bits, cost.per_channel) for cost in found] == expected
+    assert all(cost.error == 1.0 - 0.5 * cost.per_channel for cost in found)

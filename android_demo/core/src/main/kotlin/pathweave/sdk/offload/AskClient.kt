@@ -297,14 +297,21 @@ internal class TailClient(
     /**
      * The output [batch, *output] of the tail of [activations], or the reason of the failure.
      *
-     * [bits]: of the values of each tensor on the way; by default 8.
+     * [bits]: of the values of each tensor on the way; by default 8. [perChannel], [compress]: as for [pack].
      */
-    fun run(activations: Activations, bits: List<Int>? = null): RemoteReply {
+    fun run(
+        activations: Activations,
+        bits: List<Int>? = null,
+        perChannel: Boolean = false,
+        compress: Boolean = false,
+    ): RemoteReply {
         if (!model.privacy.allows(activations.position)) {
             val sent = if (activations.position == 0) "the input" else "activations"
             return RemoteReply(null, "the privacy setting ${model.privacy} forbids to send $sent")
         }
-        val reply = calls.run { untilNs -> ask(activations, bits, untilNs) }
+        val reply = calls.run { untilNs ->
+            ask(activations.tensors[0].batch, untilNs) { pack(activations, bits, perChannel, compress) }
+        }
         if (reply.output == null) metadata = null
         return reply
     }
@@ -315,12 +322,11 @@ internal class TailClient(
     /** Send nothing from now on. Idempotent. */
     override fun close(): Unit = calls.close()
 
-    private fun ask(activations: Activations, bits: List<Int>?, untilNs: Long): Tensor {
+    private fun ask(samples: Int, untilNs: Long, packed: () -> ByteArray): Tensor {
         val metadata = fitting(untilNs)
-        val packet = pack(activations, bits)
+        val packet = packed()
         val input = NamedTensor(metadata.inputs[0].name, Datatype.UINT8, listOf(1, packet.size), packet)
         val response = client.infer(listOf(input), calls.leftS(untilNs), metadata)
-        val samples = activations.tensors[0].batch
         return Tensor.of(checkedLogits(response.outputs[0], samples, outputShape), listOf(samples) + outputShape)
     }
 

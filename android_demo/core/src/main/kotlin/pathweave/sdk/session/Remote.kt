@@ -200,7 +200,7 @@ public class Remote internal constructor(
                 askAll(split.server, tensor, images)?.let { corrected(it, prior) }
             }
             else -> loaded.run(tensor) { features ->
-                runTail(client, split.position, split.tail, features, split.bits)?.let { corrected(it, prior) }
+                runSplit(client, split, features)?.let { corrected(it, prior) }
             }
         }
         return when (val policy = plan.hard) {
@@ -283,13 +283,13 @@ public class Remote internal constructor(
     private fun askAll(server: RemoteRef, tensor: Tensor, images: List<Image>?): Tensor? =
         client?.let { noted(ESCALATING, it.answer(tensor, images, server.digest)) }
 
-    private fun runTail(
-        client: TailClient,
-        position: Int,
-        path: List<Edge>,
-        features: List<Tensor>,
-        bits: List<Int>? = null,
-    ): Tensor? = noted(SPLITTING, client.run(Activations(digest, position, path, features), bits))
+    private fun runSplit(client: TailClient, split: Split, features: List<Tensor>): Tensor? {
+        val sent = Activations(digest, split.position, split.tail, features)
+        return noted(SPLITTING, client.run(sent, split.bits, split.perChannel, split.compress))
+    }
+
+    private fun runTail(client: TailClient, position: Int, path: List<Edge>, features: List<Tensor>): Tensor? =
+        noted(SPLITTING, client.run(Activations(digest, position, path, features)))
 
     private fun splitUnfit(split: Split): String? =
         if (split.isWhole) askingUnfit(split.server) else tailUnfit(split.server, split.position)

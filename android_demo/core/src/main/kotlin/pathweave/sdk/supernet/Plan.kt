@@ -88,7 +88,8 @@ public enum class Fallback(internal val key: String) {
  * [bits]: for each tensor at the cut point, how many bits each of its values takes on the way. [tail]: the path from
  * there to the output that the server runs; it need not be that of the plan's subnet, whose own rest is the fallback.
  * Without a tail, at position 0, the server's model runs as a whole, whatever it is; then [bits] is empty. With another
- * [fallback] than the subnet nothing behind the split is loaded here.
+ * [fallback] than the subnet nothing behind the split is loaded here. [perChannel], [compress]: coding of the packet; as
+ * JSON they are written only where they are set.
  */
 public data class Split(
     val position: Int,
@@ -96,6 +97,8 @@ public data class Split(
     val tail: List<Edge>,
     val server: RemoteRef,
     val fallback: Fallback = Fallback.SUBNET,
+    val perChannel: Boolean = false,
+    val compress: Boolean = false,
 ) {
     /** Whether a model of the server runs as a whole, not a path of the bundle. */
     val isWhole: Boolean get() = position == 0 && tail.isEmpty()

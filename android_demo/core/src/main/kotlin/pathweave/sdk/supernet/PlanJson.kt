@@ -93,11 +93,15 @@ private fun json(choice: ExitChoice): JsonElement = jsonOf(
 )
 
 private fun json(split: Split): JsonElement = jsonOf(
-    "position" to JsonPrimitive(split.position),
-    "bits" to JsonArray(split.bits.map(::JsonPrimitive)),
-    "tail" to json(split.tail),
-    "server" to json(split.server),
-    "fallback" to JsonPrimitive(split.fallback.key),
+    *listOfNotNull(
+        "position" to JsonPrimitive(split.position),
+        "bits" to JsonArray(split.bits.map(::JsonPrimitive)),
+        "tail" to json(split.tail),
+        "server" to json(split.server),
+        "fallback" to JsonPrimitive(split.fallback.key),
+        ("per_channel" to JsonPrimitive(true)).takeIf { split.perChannel },
+        ("compress" to JsonPrimitive(true)).takeIf { split.compress },
+    ).toTypedArray(),
 )
 
 private fun json(server: RemoteRef): JsonElement = jsonOf(
@@ -206,7 +210,7 @@ private fun exitChoice(place: JsonPlace): ExitChoice {
 }
 
 private fun split(place: JsonPlace): Split {
-    place.only("position", "bits", "tail", "server", "fallback")
+    place.only("position", "bits", "tail", "server", "fallback", "per_channel", "compress")
     return Split(
         position = place["position"].int(),
         bits = place["bits"].items().map { it.int() },
@@ -214,6 +218,8 @@ private fun split(place: JsonPlace): Split {
         server = server(place["server"]),
         fallback = place.optional("fallback")?.oneOf { key -> Fallback.entries.find { it.key == key } }
             ?: Fallback.SUBNET,
+        perChannel = place.optional("per_channel")?.flag() ?: false,
+        compress = place.optional("compress")?.flag() ?: false,
     )
 }
 

@@ -387,8 +387,8 @@ public class Supernet(
     }
 
     private fun checkWhole(split: Split, subnet: Subnet, exitPositions: List<Int>) {
-        if (split.bits.isNotEmpty()) {
-            throw UsageError("the input of a server's model travels as it is: such a split gives no bits")
+        if (split.bits.isNotEmpty() || split.perChannel || split.compress) {
+            throw UsageError("the input of a server's model travels as it is: such a split gives no bits and no coding")
         }
         exitPositions.lastOrNull()?.let { throw UsageError("an exit at cut point $it lies behind the split at 0") }
         if (subnet.inputSize != null) {
