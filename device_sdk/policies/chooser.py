@@ -294,12 +294,12 @@ def _fitting(
 def _quicker_cascade(
     choice: Choice, planner: PromisedPlans, requirement: Requirement, took_ms: float, here: Here
 ) -> tuple[Choice, Requirement] | None:
-    """The best plan under a stricter limit, and that limit, where a cascade ``took_ms``; None where none keeps it."""
+    """The best cascade under a stricter limit, and that limit, where one ``took_ms``; None where none is best."""
     if choice.plan.second is None or requirement.latency_ms is None:
         return None
     stricter = _stricter(requirement, took_ms)
     nearest = planner.nearest(stricter, here.servers.network, here.power)
-    return None if nearest.misses else (nearest, stricter)
+    return None if nearest.misses or nearest.plan.second is None else (nearest, stricter)
 
 
 def _stricter(requirement: Requirement, took_ms: float) -> Requirement:
