@@ -65,6 +65,10 @@ EXTRA_OF_MODULE = {
     "sklearn": "packager",
     "flask": "server",
     "waitress": "server",
+    "sqlalchemy": "server",
+    "alembic": "server",
+    "psycopg": "fleet",
+    "obstore": "fleet",
     "torchvision": "vision",
     "timm": "vision",
 }

@@ -86,7 +86,7 @@ def serve(
 
 
 def _require_usable(folder: Path, key: Path | None) -> None:
-    for module in ("flask", "waitress"):
+    for module in ("flask", "waitress", "sqlalchemy", "alembic"):
         require(module, extra="server")
     from device_sdk.signing import signatures
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flask", reason="needs the extra: pip install 'pathweave[server]'")
+pytest.importorskip("sqlalchemy", reason="needs the extra: pip install 'pathweave[server]'")
 pytest.importorskip("waitress", reason="needs the extra: pip install 'pathweave[server]'")
 
 from benchmarks.faults.serving import Reply, ask
@@ -31,7 +32,9 @@ from server.http.request_reader import Limits
 from server.http.serving import SPARE_THREADS, HttpServer, listen, url_of
 from server.services import Services
 from server.settings import Settings
+from server.state.database import Database
 from tests.device_sdk.tiny_bundle import draw_images, write_tiny_bundle
+from tests.server.engines import MissingEngineError, Postgres, postgres_process
 
 PATIENCE_S = 20.0
 
@@ -73,6 +76,45 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 def tiny_bundle(tiny: Tiny) -> Bundle:
     """The tiny bundle, opened."""
     return Bundle.open(tiny.folder)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL for this run of the tests."""
+    with ExitStack() as stack:
+        try:
+            _, running = stack.enter_context(postgres_process())
+            running.prepare()
+        except MissingEngineError as error:
+            pytest.skip(str(error))
+        yield running
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+    """Where a database is or will be: a file, or the URL of one in PostgreSQL."""
+    if request.param == "sqlite":
+        return tmp_path / "database" / "x.sqlite3"
+    return request.getfixturevalue("postgres").new()
+
+
+@pytest.fixture
+def new_database(location: Path | str) -> Iterator[Callable[[], Database]]:
+    """Opens the same database again, as another replica does."""
+    with ExitStack() as stack:
+
+        def opened() -> Database:
+            database = Database(location)
+            stack.callback(database.close)
+            return database
+
+        yield opened
+
+
+@pytest.fixture
+def database(new_database: Callable[[], Database]) -> Database:
+    """A database without rows, of each kind."""
+    return new_database()
 
 
 @dataclass
