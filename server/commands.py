@@ -117,7 +117,7 @@ def _serve(settings: Settings, *, host: str, port: int, allow_anyone: bool, drai
             max_body_bytes=settings.largest_body_bytes,
             drain_s=drain_s,
         )
-        url, served = url_of(listener), services.catalogue.listing().served
+        url, served = url_of(listener), services.bundles.listing().served
         names = ", ".join(f"{bundle.name} {bundle.version}" for bundle in served) or "no bundle yet"
         with _stopped_by_signals(server):
             emit(

@@ -26,6 +26,8 @@ from server.state.tables import ENROLMENT_CODES, TOKENS
 _CODE_BYTES = 10  # 80 bits: a leaked hash cannot be inverted before or after the code expires
 _GROUP = 4  # characters between dashes
 
+ATTEMPTS_LIMIT, ATTEMPTS_WINDOW_S, MAX_ADDRESSES = 10, 900.0, 10_000
+
 
 @dataclass(frozen=True)
 class Enrolment:
@@ -113,6 +115,11 @@ def _wrong_code() -> UnauthorizedError:
     )
 
 
+def too_many_attempts() -> AttemptsError:
+    """The error of an address that must wait."""
+    return AttemptsError("too many wrong enrolment codes from this address", hint="try again later")
+
+
 class AttemptLimit:
     """Counts failures per address: at most ``limit`` in ``window_s`` seconds. Thread-safe.
 
@@ -122,9 +129,9 @@ class AttemptLimit:
     def __init__(
         self,
         *,
-        limit: int = 10,
-        window_s: float = 900.0,
-        max_addresses: int = 10_000,
+        limit: int = ATTEMPTS_LIMIT,
+        window_s: float = ATTEMPTS_WINDOW_S,
+        max_addresses: int = MAX_ADDRESSES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limit, self._window_s, self._max_addresses, self._clock = limit, window_s, max_addresses, clock
@@ -146,7 +153,7 @@ class AttemptLimit:
             if len(self._failures) > self._max_addresses:
                 self._failures.popitem(last=False)
         if failures >= self._limit:
-            raise AttemptsError("too many wrong enrolment codes from this address", hint="try again later")
+            raise too_many_attempts()
 
     def forgive(self, address: str) -> None:
         """Take back an attempt that succeeded."""

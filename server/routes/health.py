@@ -18,7 +18,7 @@ def routes(services: Services) -> Blueprint:
 
 
 def _health(services: Services) -> Response:
-    listing = services.catalogue.listing()
+    listing = services.bundles.listing()
     return jsonify(
         {
             "status": "stopping" if services.queue.closed else "ok",

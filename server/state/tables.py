@@ -82,3 +82,16 @@ JOBS = _table(
     sa.Column("published_by", sa.Text),
     sa.Column("published", sa.Text),  # when; the three above are set just before
 )
+ENROLMENT_ATTEMPTS = _table(
+    "enrolment_attempts",
+    sa.Column("address", sa.Text, primary_key=True),  # or the network of one
+    sa.Column("began_s", Real, nullable=False),  # start of the window, by the database's clock
+    sa.Column("failures", sa.Integer, nullable=False),  # in it
+)
+SHARE_LEASES = _table(
+    "share_leases",
+    sa.Column("client", sa.Text, primary_key=True),
+    sa.Column("replica", sa.Text, primary_key=True),
+    sa.Column("slots", sa.Integer, nullable=False),  # requests that the replica may run for the client at once
+    sa.Column("expires_s", Real, nullable=False),  # by the database's clock
+)

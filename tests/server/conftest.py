@@ -34,7 +34,7 @@ from server.services import Services
 from server.settings import Settings
 from server.state.database import Database
 from tests.device_sdk.tiny_bundle import draw_images, write_tiny_bundle
-from tests.server.engines import MissingEngineError, Postgres, postgres_process
+from tests.server.engines import S3, MissingEngineError, Postgres, postgres_process, s3_server
 
 PATIENCE_S = 20.0
 
@@ -87,6 +87,20 @@ def postgres() -> Iterator[Postgres]:
             running.prepare()
         except MissingEngineError as error:
             pytest.skip(str(error))
+        yield running
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3]:
+    """An S3 server for this run of the tests."""
+    with ExitStack() as stack:
+        try:
+            running = stack.enter_context(s3_server())
+        except MissingEngineError as error:
+            pytest.skip(str(error))
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for name, value in running.environment.items():
+            patch.setenv(name, value)
         yield running
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 PATIENCE_S = 60.0
 _TEMPLATE = "pathweave_template"
@@ -153,3 +154,44 @@ def postgres_process() -> Iterator[tuple[PostgresProcess, Postgres]]:
             process.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+class S3:
+    """A running S3 server that honours conditional writes; clients find it by the environment."""
+
+    def __init__(self, client: Any, environment: dict[str, str]) -> None:
+        self.client, self.environment, self._numbers = client, environment, count(1)
+
+    def new(self) -> str:
+        """The URL of a new, empty bucket, with a prefix."""
+        bucket = f"bundles-{next(self._numbers)}"
+        self.client.create_bucket(Bucket=bucket)
+        return f"s3://{bucket}/fleet"
+
+
+@contextmanager
+def s3_server() -> Iterator[S3]:
+    """Moto's S3 server while it is needed (MissingEngineError without moto and obstore)."""
+    try:
+        import boto3
+        import obstore as _  # noqa: F401
+        from moto.server import ThreadedMotoServer
+    except ImportError as error:
+        raise MissingEngineError(f"needs {error.name}: pip install 'pathweave[dev]'") from error
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        keys = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE00001", "AWS_SECRET_ACCESS_KEY": "secretsecretsecretsecret"}
+        environment = {**keys, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}
+        environment |= {"AWS_REGION": "us-east-1", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false"}
+        client = boto3.client(
+            "s3",
+            endpoint_url=environment["AWS_ENDPOINT_URL"],
+            aws_access_key_id=keys["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=keys["AWS_SECRET_ACCESS_KEY"],
+            region_name="us-east-1",
+        )
+        yield S3(client, environment)
+    finally:
+        server.stop()
