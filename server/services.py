@@ -16,6 +16,7 @@ from server.inference.queue import BatchQueue
 from server.jobs.job_user import JobUser
 from server.jobs.runner import JobRunner
 from server.jobs.store import JobStore
+from server.readiness import Readiness
 from server.settings import Settings, database_path
 from server.state.bundle_store import open_bundles
 from server.state.database import Database, utc_now
@@ -33,6 +34,8 @@ class Services:
     def __init__(
         self, settings: Settings, *, runtime: Runtime | None = None, now: Callable[[], datetime] = utc_now
     ) -> None:
+        if settings.database is not None and settings.jobs_at_once:
+            raise UsageError("servers that share a database run no packaging jobs", hint="start it with --jobs 0")
         self.settings = settings
         self.database = database = Database(settings.database or database_path(settings.data_folder))
         self.bundles = open_bundles(
@@ -45,6 +48,7 @@ class Services:
         self.gate = Gate(self.tokens, settings.token)
         self.enrolments = Enrolments(database, now=now)
         self.enrolment_attempts = SharedAttemptLimit(database) if database.is_shared else AttemptLimit()
+        self.readiness = Readiness({"database": database.check, "bundles": self.bundles.check})
         self._shares = _shares(database, settings.client_share)
         self.logs = LogStore(
             database, keep_lines=settings.keep_log_lines, keep_digests=settings.keep_log_digests, now=now
@@ -66,6 +70,7 @@ class Services:
     def close(self) -> None:
         """Stop inference and the workers of jobs, and close bundles and database. Idempotent."""
         self.queue.close()
+        self.readiness.close()
         self.runner.close()
         self.bundles.close()
         if self._shares is not None:

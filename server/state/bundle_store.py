@@ -11,8 +11,6 @@ from server.state.folder_bundles import FolderBundles
 from server.state.object_bundles import ObjectBundles
 from server.state.object_store import ObjectStore
 
-_SEPARATOR = "://"
-
 
 class BundleStore(Protocol):
     """Published bundles. Thread-safe. All methods raise StorageError if the store is away.
@@ -58,22 +56,16 @@ class BundleStore(Protocol):
         """Stop what runs in the background. Idempotent."""
 
 
-def is_url(location: str) -> bool:
-    """True if ``location`` names an object store instead of a folder."""
-    return _SEPARATOR in location
-
-
 def open_bundles(location: Path | str, *, cache: Path, cache_bytes: int, signed_urls: bool = False) -> BundleStore:
     """The store at a folder or a URL. ``cache``: this server's folder for what it reads of an object store.
 
     Raises:
         UsageError: not the URL of an object store. StorageError: the store is away, or ignores conditional writes.
     """
-    text = str(location)
-    if not is_url(text):
+    if isinstance(location, Path):
         if signed_urls:
             raise UsageError("a folder has no signed URLs", hint="leave out --signed-urls, or give --bundles a URL")
-        return FolderBundles(Path(text))
-    store = ObjectStore.at(text)
+        return FolderBundles(location)
+    store = ObjectStore.at(location)
     store.probe()
     return ObjectBundles(store, cache, cache_bytes=cache_bytes, signed_urls=signed_urls)

@@ -39,14 +39,14 @@ def utc_now() -> datetime:
 class Database:
     """The SQLite file at ``location``, created with its folder if missing, or the PostgreSQL database at that URL.
 
-    Its schema is brought up to date. ``name``: for people, without a password.
+    Its schema is brought up to date, unless ``upgraded`` is false. ``name``: for people, without a password.
 
     Raises:
         StorageError: it cannot be created, reached or read, or has a newer version. All methods raise it too.
         UsageError: not the URL of a PostgreSQL database. MissingExtraError: its driver is not installed.
     """
 
-    def __init__(self, location: Path | str) -> None:
+    def __init__(self, location: Path | str, *, upgraded: bool = True) -> None:
         if isinstance(location, Path):
             self.name, self._hint = str(location), "free some space, or choose another folder with --data"
             _make_folder(location.parent, self._hint)
@@ -56,13 +56,19 @@ class Database:
             self.name = url.render_as_string(hide_password=True)
             self._hint = "see that PostgreSQL runs and that --database names it"
             self._engine = _postgresql(url)
-        with self.writing() as connection:
-            upgrade(connection, named=self.name)
+        if upgraded:
+            with self.writing() as connection:
+                upgrade(connection, named=self.name)
 
     @property
     def is_shared(self) -> bool:
         """True if other machines may use it at the same time."""
         return self._engine.dialect.name == POSTGRESQL
+
+    def check(self) -> None:
+        """Raise StorageError unless the database answers."""
+        with self.reading() as connection:
+            connection.execute(sa.select(1))
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sa.Connection]:

@@ -26,6 +26,13 @@ def revision_of(connection: sa.Connection) -> str | None:
     return found
 
 
+def require_not_newer(connection: sa.Connection, *, named: str) -> str | None:
+    """The revision of a database (StorageError if it was written by a newer server)."""
+    present = revision_of(connection)
+    _require_not_newer(connection, present, named)
+    return present
+
+
 def upgrade(connection: sa.Connection, *, named: str) -> None:
     """Bring the schema to ``HEAD``, in the caller's transaction. ``named``: the database, for messages.
 

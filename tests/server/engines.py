@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
@@ -178,6 +179,7 @@ def s3_server() -> Iterator[S3]:
         from moto.server import ThreadedMotoServer
     except ImportError as error:
         raise MissingEngineError(f"needs {error.name}: pip install 'pathweave[dev]'") from error
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:

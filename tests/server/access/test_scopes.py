@@ -9,6 +9,8 @@ from server.app import create_app
 from server.settings import database_path
 from server.state.database import Database
 
+pytestmark = pytest.mark.replicas(3)
+
 VALUES = {"name": "x", "job_id": "x", "model": "x", "version": "1", "blob": "x", "number": "1"}
 
 

@@ -10,6 +10,8 @@ import pytest
 from device_sdk.logs.adaptation_log import PlanChosen
 from server.state.log_store import CheckedLine, check_lines
 
+pytestmark = pytest.mark.replicas(3)
+
 
 @pytest.fixture
 def running(serve, tiny, tmp_path):
