@@ -26,8 +26,10 @@ _ROWS_AT_ONCE = 400
 
 @dataclass(frozen=True)
 class _Moved:
-    """How the rows of a table move: read in the order of ``by``, told apart by ``keys``; ``by`` is made anew if it is
-    not among them."""
+    """A table that moves: rows are read in the order of ``by`` and told apart by ``keys``.
+
+    ``by`` is made anew if it is not among them.
+    """
 
     table: sa.Table
     by: str

@@ -1,4 +1,4 @@
-"""Whether the server can do its work now: its database and its store of bundles answer."""
+"""Readiness of the server: its database and its store of bundles answer."""
 
 from __future__ import annotations
 

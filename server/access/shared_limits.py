@@ -78,7 +78,7 @@ class SharedAttemptLimit:
 
 @dataclass
 class _Share:
-    """What this server may use for one client. ``until_s``: on the monotonic clock; ``peak``: since the last look."""
+    """Places of this server for one client. ``until_s``: on the monotonic clock; ``peak``: since the last look."""
 
     slots: int = 0
     used: int = 0

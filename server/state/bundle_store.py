@@ -26,7 +26,7 @@ class BundleStore(Protocol):
         """Raise StorageError unless the store answers."""
 
     def listing(self) -> Listing:
-        """What is served now."""
+        """The bundles that are served now."""
 
     def find(self, name: str) -> ServedBundle:
         """The bundle of this name in its highest version (NotFoundError if there is none)."""

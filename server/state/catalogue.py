@@ -1,4 +1,4 @@
-"""What a store of bundles holds, as the rest of the server sees it."""
+"""Contents of a store of bundles, as the rest of the server sees them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class BrokenBundle:
 
 @dataclass(frozen=True)
 class Listing:
-    """What is served at one moment. ``bundles``: by name, the highest version of each first."""
+    """The bundles that are served at one moment. ``bundles``: by name, the highest version of each first."""
 
     bundles: Mapping[str, tuple[ServedBundle, ...]]
     broken: tuple[BrokenBundle, ...]

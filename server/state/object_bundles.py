@@ -87,7 +87,7 @@ class ObjectBundles:
         self._thread.join(_END_S)  # it may be waiting for a store that is away
 
     def listing(self) -> Listing:
-        """What is served, as it was read last."""
+        """The bundles that are served, as they were read last."""
         return self._listing
 
     def find(self, name: str) -> ServedBundle:

@@ -21,7 +21,7 @@ from tests.device_sdk.tiny_bundle import TinyBundle, draw_images, write_tiny_bun
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("device_sdk/", "pathweave/")
 CEILINGS = {  # files, functions
-    "open": (55, 220),
+    "open": (55, 221),
     "call": (9, 19),
     "adapt": (63, 505),
     "exits": (69, 400),

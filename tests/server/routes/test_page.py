@@ -34,6 +34,7 @@ def test_an_empty_server_says_what_to_do(serve, tmp_path):
     assert b"--upload" in page.body
 
 
+@pytest.mark.embedded
 def test_bundles_and_why_one_is_not_served(running, tiny_bundle):
     page = running.ask("/").body.decode()
     assert "<td>tiny</td>" in page
