@@ -19,7 +19,7 @@ ROUTES = (bundles, inference, placements, split, logs, jobs, tokens, page, healt
 
 
 def create_app(settings: Settings, *, services: Services | None = None) -> Flask:
-    """The application that serves ``settings.folder``; ``app.extensions["pathweave"]`` are its services.
+    """The application that serves ``settings.bundles``; ``app.extensions["pathweave"]`` are its services.
 
     ``services``: made from the settings unless given.
 

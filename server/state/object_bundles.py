@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from server.errors import NotFoundError, PublishError
 from server.state import version_record as records
 from server.state.blob_cache import BlobCache
 from server.state.catalogue import BrokenBundle, Listing, ServedBundle
-from server.state.object_store import ObjectError, ObjectStore
+from server.state.object_store import Entry, ObjectError, ObjectStore, Stored
 from server.state.version_record import Pointer, VersionRecord
 
 _log = logging.getLogger(__name__)
@@ -66,6 +66,7 @@ class ObjectBundles:
         self._refreshing = threading.Lock()  # guards all that follows
         self._names: dict[str, _Name] = {}
         self._sizes: dict[str, int] = {}
+        self._key_lists: dict[str, Stored] = {}
         self._listing, self._changed = Listing({}, ()), True
         self._closed = threading.Event()
         self.refresh()
@@ -112,9 +113,8 @@ class ObjectBundles:
         """A key list for the bundle ``name``: its own, or the one of all bundles (NotFoundError if there is none)."""
         self.find(name)
         for key in (f"{records.records_of(name)}/{list_name(number)}", list_name(number)):
-            found = self._store.read(key, max_bytes=KEYS_MAX_BYTES)
-            if found is not None:
-                return found.data
+            if key in self._key_lists:
+                return self._key_lists[key].data
         raise NotFoundError(f"there is no key list {number}")
 
     def key_lists(self) -> Path:
@@ -207,6 +207,7 @@ class ObjectBundles:
                 if name not in self._names or self._names[name].tag != entry.tag:
                     self._refresh_name(name)
                     self._changed = True
+            self._refresh_key_lists("", self._store.list(KEYS))
             if self._changed:
                 self._listing = Listing.of(
                     entry for _, known in sorted(self._names.items()) for _, entry in sorted(known.entries.items())
@@ -223,7 +224,9 @@ class ObjectBundles:
         if found is None:
             self._names.pop(name, None)
             return
-        known, tags, fresh = self._names.get(name), self._versions(name), _Name(found.tag)
+        entries = list(self._store.list(records.records_of(name)))
+        self._refresh_key_lists(f"{records.records_of(name)}/", entries)
+        known, tags, fresh = self._names.get(name), _versions_of(name, entries), _Name(found.tag)
         try:
             latest = records.decoded(found.data, Pointer, records.pointer_key(name)).version
         except ObjectError as error:
@@ -270,15 +273,19 @@ class ObjectBundles:
             raise BundleError(f"{digest[:12]}… in {self.name} does not match its digest")
         return data
 
+    def _refresh_key_lists(self, folder: str, entries: Iterable[Entry]) -> None:
+        """Read the key lists of a folder that are new; they never change."""
+        for entry in entries:
+            number = records.version_of(entry.key, ".json")
+            if number is None or entry.key != folder + list_name(number) or entry.key in self._key_lists:
+                continue
+            found = self._store.read(entry.key, max_bytes=KEYS_MAX_BYTES) if entry.size <= KEYS_MAX_BYTES else None
+            if found is not None:
+                self._key_lists[entry.key] = found
+
     def _versions(self, name: str) -> dict[int, tuple[str, str]]:
         """The versions of a name that have a record, with the tags of record and release."""
-        tags: dict[str, str] = {entry.key: entry.tag for entry in self._store.list(records.records_of(name))}
-        found = {}
-        for key, tag in tags.items():
-            version = records.version_of(key, ".json")
-            if version is not None and key == records.record_key(name, version):
-                found[version] = tag, tags.get(records.release_key(name, version), "")
-        return found
+        return _versions_of(name, self._store.list(records.records_of(name)))
 
     def _fetched(self, blob: str) -> Path:
         """The verified file of a blob, from the store if it is not here."""
@@ -359,3 +366,13 @@ class ObjectBundles:
 def _broken(what: str, reason: str) -> BrokenBundle:
     _log.warning("%s is not served: %s", what, reason)
     return BrokenBundle(what, reason)
+
+
+def _versions_of(name: str, entries: Iterable[Entry]) -> dict[int, tuple[str, str]]:
+    tags = {entry.key: entry.tag for entry in entries}
+    found = {}
+    for key, tag in tags.items():
+        version = records.version_of(key, ".json")
+        if version is not None and key == records.record_key(name, version):
+            found[version] = tag, tags.get(records.release_key(name, version), "")
+    return found

@@ -295,13 +295,22 @@ def test_while_the_store_is_away_what_is_known_is_served(made, tmp_path, opened)
                 raise StorageError("away")
             return super().list(prefix)
 
+        def read(self, key, *, max_bytes):
+            if self.away:
+                raise StorageError("away")
+            return super().read(key, max_bytes=max_bytes)
+
     objects = Leaving(obstore_stores.MemoryStore(), "memory")
     opened.append(store := ObjectBundles(objects, tmp_path / "cache", cache_bytes=10**9))
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "1.json").write_bytes(key_list())
+    assert store.add_key_lists(tmp_path) == ["keys/1.json"]
     store.publish(made(), name="tiny", version=1)
     objects.away = True
     with pytest.raises(StorageError):
         store.refresh()
     assert names(store) == [("tiny", 1)]
+    assert store.find_key_list("tiny", 1) == key_list()
 
 
 def test_a_folder_and_a_url_are_told_apart(tmp_path, s3, opened):
