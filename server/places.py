@@ -30,7 +30,7 @@ def _without_password(context: click.Context, option: click.Parameter, url: str 
         return url
     try:
         parts = urlsplit(url)
-        has_password = parts.password is not None or "password" in parts.query
+        has_password = parts.password is not None or "password=" in parts.query
     except ValueError:
         has_password = True
     if has_password:

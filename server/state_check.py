@@ -9,7 +9,7 @@ from pathlib import Path
 from device_sdk.errors import PathweaveError
 from server.settings import Settings, database_path
 from server.state.bundle_store import open_bundles
-from server.state.database import Database, parsed_url
+from server.state.database import Database, parsed_url, shown
 from server.state.schema import HEAD, require_not_newer
 
 
@@ -39,7 +39,7 @@ def _checked(part: str, name: str, check: Callable[[], str]) -> Finding:
 
 def _shown(location: Path | str) -> str:
     try:
-        return str(location) if isinstance(location, Path) else parsed_url(location).render_as_string()
+        return str(location) if isinstance(location, Path) else shown(parsed_url(location))
     except PathweaveError:
         return "--database"
 

@@ -29,6 +29,7 @@ _WRITES = "pathweave_writes"
 
 POSTGRESQL = "postgresql"
 _SCHEMES = ("postgresql", "postgres")
+_SECRETS = ("password", "sslpassword")  # in the query of a URL
 
 
 def utc_now() -> datetime:
@@ -53,7 +54,7 @@ class Database:
             self._engine = _sqlite(location)
         else:
             url = parsed_url(location)
-            self.name = url.render_as_string(hide_password=True)
+            self.name = shown(url)
             self._hint = "see that PostgreSQL runs and that --database names it"
             self._engine = _postgresql(url)
         if upgraded:
@@ -123,6 +124,11 @@ def parsed_url(text: str) -> sa.URL:
     if not known:
         raise UsageError("--database is no URL of a database", hint="write postgresql://USER:PASSWORD@HOST/DATABASE")
     return url.set(drivername="postgresql+psycopg")
+
+
+def shown(url: sa.URL) -> str:
+    """A URL for people, without passwords."""
+    return url.difference_update_query(_SECRETS).render_as_string(hide_password=True)
 
 
 def _make_folder(folder: Path, hint: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from device_sdk.errors import StorageError, UsageError
-from server.state.database import Database, parsed_url
+from server.state.database import Database, parsed_url, shown
 from server.state.tables import TOKENS
 
 
@@ -130,7 +130,11 @@ def test_only_postgresql_has_a_url_and_a_wrong_one_is_not_repeated(text):
 def test_the_schemes_of_postgresql(scheme):
     url = parsed_url(f"{scheme}://me:secret@h/d")
     assert url.drivername == "postgresql+psycopg"
-    assert "secret" not in url.render_as_string()
+    assert shown(url) == "postgresql+psycopg://me:***@h/d"
+
+
+def test_a_password_in_the_query_is_not_shown_either():
+    assert shown(parsed_url("postgresql://me@h/d?password=secret&sslmode=require")).endswith("?sslmode=require")
 
 
 def test_a_postgresql_that_is_away_is_a_storage_error_without_the_password(tmp_path):
