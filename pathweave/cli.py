@@ -32,6 +32,7 @@ COMMANDS = {
     "sign": "packager.commands.signing:sign",
     "serve": "server.commands:serve",
     "admin": "server.admin:admin",
+    "migrate-state": "server.moving_command:migrate_state",
     "fetch": "device_sdk.commands.fetch_command:fetch",
     "profile": "device_sdk.commands.profile_command:profile",
     "adapt": "device_sdk.commands.adapt_command:adapt",
@@ -65,6 +66,10 @@ EXTRA_OF_MODULE = {
     "sklearn": "packager",
     "flask": "server",
     "waitress": "server",
+    "sqlalchemy": "server",
+    "alembic": "server",
+    "psycopg": "fleet",
+    "obstore": "fleet",
     "torchvision": "vision",
     "timm": "vision",
 }

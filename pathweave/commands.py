@@ -35,7 +35,7 @@ def demo(report_path: Path, work_folder: Path | None, seed: int, as_json: bool) 
     """Package a small network, serve it, and adapt it to three simulated devices."""
     for module in ("torch", "onnx", "onnxscript", "sklearn"):
         require(module, extra="packager")
-    for module in ("flask", "waitress"):
+    for module in ("flask", "waitress", "sqlalchemy", "alembic"):
         require(module, extra="server")
     from pathweave.demo import run_demo
 

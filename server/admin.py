@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -12,22 +16,26 @@ from urllib.parse import quote
 import click
 import msgspec
 
+from device_sdk.bundles.bundle import Bundle
 from device_sdk.commands.command_line import emit, json_option
 from device_sdk.commands.command_options import token_option
-from device_sdk.errors import ProtocolError
+from device_sdk.errors import ProtocolError, UsageError
 from device_sdk.files.atomic import decode_json
 from server.access.enrolment import Enrolments
 from server.access.scopes import SCOPES, Scope
 from server.access.tokens import TokenStore
+from server.places import DATABASE_VARIABLE, database_option, place_of_bundles
 from server.settings import database_path
+from server.state.bundle_store import BundleStore, open_bundles
 from server.state.database import Database
 
 _MAX_REPLY_BYTES = 4_000_000
+_CACHE_BYTES = 1_000_000_000
 _Told = TypeVar("_Told")
 
 _positive = click.FloatRange(min=0, min_open=True)
 _folder = click.Path(file_okay=False, path_type=Path)
-_data = click.option("--data", type=_folder, required=True, help="The server's data folder (see pathweave serve).")
+_data_option = click.option("--data", type=_folder, help="The server's data folder (see pathweave serve).")
 _url = click.argument("url")
 _days = click.option(
     *("--expires-days", "--days", "days"),
@@ -36,6 +44,22 @@ _days = click.option(
     show_default=True,
     help="How long the token is valid.",
 )
+
+
+def _data(command: Callable[..., None]) -> Callable[..., None]:
+    """Options that name the server's database; the command gets it opened, as ``database``."""
+
+    @functools.wraps(command)
+    def run(*, data: Path | None, database: str | None, **values: Any) -> None:
+        if data is None and database is None:
+            raise UsageError("which server?", hint=f"--data FOLDER, --database URL or ${DATABASE_VARIABLE}")
+        opened = Database(database_path(data) if data is not None else str(database))
+        try:
+            command(database=opened, **values)
+        finally:
+            opened.close()
+
+    return _data_option(database_option(run))
 
 
 @click.group()
@@ -55,18 +79,18 @@ def token() -> None:
 @_days
 @_data
 @json_option
-def new_token(name: str, scope: str, device: str | None, days: float, data: Path, as_json: bool) -> None:
+def new_token(name: str, scope: str, device: str | None, days: float, database: Database, as_json: bool) -> None:
     """Make a token and print it; it cannot be shown again."""
-    made = _store(data).new(name, days=days, scope=Scope.named(scope), device=device)
+    made = TokenStore(database).new(name, days=days, scope=Scope.named(scope), device=device)
     emit({"name": name, "token": made, "scope": scope, "device": device, "days": days}, as_json=as_json, text=made)
 
 
 @token.command("list")
 @_data
 @json_option
-def list_tokens(data: Path, as_json: bool) -> None:
+def list_tokens(database: Database, as_json: bool) -> None:
     """List tokens by name, without the tokens themselves."""
-    tokens = _store(data).all()
+    tokens = TokenStore(database).all()
     lines = [
         f"{token_.name}  {token_.scope}  {token_.device or '-'}  {token_.state}  until {token_.expires}"
         for token_ in tokens
@@ -79,9 +103,9 @@ def list_tokens(data: Path, as_json: bool) -> None:
 @click.argument("name")
 @_data
 @json_option
-def revoke_token(name: str, data: Path, as_json: bool) -> None:
+def revoke_token(name: str, database: Database, as_json: bool) -> None:
     """Revoke a token; takes effect at once on a running server."""
-    _store(data).revoke(name)
+    TokenStore(database).revoke(name)
     emit({"name": name, "state": "revoked"}, as_json=as_json, text=f"{name} is revoked")
 
 
@@ -90,9 +114,9 @@ def revoke_token(name: str, data: Path, as_json: bool) -> None:
 @_days
 @_data
 @json_option
-def rotate_token(name: str, days: float, data: Path, as_json: bool) -> None:
+def rotate_token(name: str, days: float, database: Database, as_json: bool) -> None:
     """Replace a token by a new one with its scope and device; the old one ends at once."""
-    made = _store(data).rotate(name, days=days)
+    made = TokenStore(database).rotate(name, days=days)
     emit({"name": name, "token": made, "days": days}, as_json=as_json, text=made)
 
 
@@ -102,9 +126,9 @@ def rotate_token(name: str, days: float, data: Path, as_json: bool) -> None:
 @click.option("--device", help="The only device whose log it may send.")
 @_data
 @json_option
-def restrict_token(name: str, scope: str, device: str | None, data: Path, as_json: bool) -> None:
+def restrict_token(name: str, scope: str, device: str | None, database: Database, as_json: bool) -> None:
     """Lower the scope of a token or bind it to a device; the token itself stays the same."""
-    _store(data).restrict(name, scope=Scope.named(scope), device=device)
+    TokenStore(database).restrict(name, scope=Scope.named(scope), device=device)
     text = f"{name} has the scope {scope}" + (f" and is bound to {device}" if device else "")
     emit({"name": name, "scope": scope, "device": device}, as_json=as_json, text=text)
 
@@ -115,9 +139,11 @@ def restrict_token(name: str, scope: str, device: str | None, data: Path, as_jso
 @_days
 @_data
 @json_option
-def new_enrolment_code(device: str | None, expires_minutes: float, days: float, data: Path, as_json: bool) -> None:
+def new_enrolment_code(
+    device: str | None, expires_minutes: float, days: float, database: Database, as_json: bool
+) -> None:
     """Make a one-time code that a device exchanges for a token bound to it, and print it."""
-    code = Enrolments(Database(database_path(data))).new_code(device=device, minutes=expires_minutes, days=days)
+    code = Enrolments(database).new_code(device=device, minutes=expires_minutes, days=days)
     told = {"code": code, "device": device, "expires_minutes": expires_minutes, "expires_days": days}
     emit(told, as_json=as_json, text=code)
 
@@ -142,6 +168,65 @@ def enrol(url: str, code: str, device: str | None, as_json: bool) -> None:
     asked = {"code": code, "device": device or device_id(default_state_folder())}
     made = _ask("POST", url, "/v1/enrolments", Enrolled, asked, what="enrolment")
     emit(msgspec.to_builtins(made), as_json=as_json, text=made.token)
+
+
+@admin.group()
+def bundles() -> None:
+    """Bundles in an object store that servers share."""
+
+
+_store = click.option("--bundles", "location", required=True, help="The servers' object store, or a served folder.")
+
+
+@contextlib.contextmanager
+def _opened(location: str) -> Iterator[BundleStore]:
+    with tempfile.TemporaryDirectory() as cache:
+        store = open_bundles(place_of_bundles(location), cache=Path(cache), cache_bytes=_CACHE_BYTES)
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+@bundles.command("list")
+@_store
+@json_option
+def list_bundles(location: str, as_json: bool) -> None:
+    """List what is served, all versions."""
+    with _opened(location) as store:
+        listing = store.listing()
+    served = [one for versions in listing.bundles.values() for one in versions]
+    rows = [{"name": one.name, "version": one.version, "digest": one.bundle.digest} for one in served]
+    lines = [f"{one.name}  {one.version}  {one.size_bytes:,} bytes" for one in served]
+    lines += [f"{one.folder}  broken: {one.reason}" for one in listing.broken]
+    broken = [dataclasses.asdict(one) for one in listing.broken]
+    emit({"bundles": rows, "broken": broken}, as_json=as_json, text="\n".join(lines) or "no bundle")
+
+
+@bundles.command("publish")
+@click.argument("folder", type=_folder)
+@_store
+@json_option
+def publish_bundle(folder: Path, location: str, as_json: bool) -> None:
+    """Publish the bundle in FOLDER, under its name and version, as it was signed. Again: renews its release."""
+    manifest = Bundle.open(folder).manifest
+    with _opened(location) as store, tempfile.TemporaryDirectory() as copies:
+        out = shutil.copytree(folder, Path(copies) / "bundle")  # a store may move it
+        store.publish(out, name=manifest.name, version=manifest.version)
+    told = {"name": manifest.name, "version": manifest.version}
+    emit(told, as_json=as_json, text=f"serves {manifest.name} {manifest.version}")
+
+
+@bundles.command("remove")
+@click.argument("name")
+@click.argument("version", type=click.IntRange(min=1))
+@_store
+@json_option
+def remove_bundle(name: str, version: int, location: str, as_json: bool) -> None:
+    """Stop serving a version. Devices that have it keep it."""
+    with _opened(location) as store:
+        store.remove(name, version)
+    emit({"name": name, "version": version}, as_json=as_json, text=f"{name} {version} is removed")
 
 
 @admin.group()
@@ -178,10 +263,6 @@ def publish(url: str, job_id: str, name: str | None, token: str | None, as_json:
 
 def _shown(job: dict[str, Any]) -> str:
     return f"{job['bundle']} {job['version']}" if job["version"] else str(job["bundle"])
-
-
-def _store(data: Path) -> TokenStore:
-    return TokenStore(Database(database_path(data)))
 
 
 def _ask(

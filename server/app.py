@@ -6,6 +6,7 @@ from flask import Flask
 
 from server.access.admission import Admission
 from server.access.authentication import ask_for_tokens
+from server.access.recent import RecentDecisions
 from server.access.route import find_routes
 from server.http.memory_budget import MemoryBudget
 from server.http.replies import answer_errors
@@ -18,7 +19,7 @@ ROUTES = (bundles, inference, placements, split, logs, jobs, tokens, page, healt
 
 
 def create_app(settings: Settings, *, services: Services | None = None) -> Flask:
-    """The application that serves ``settings.folder``; ``app.extensions["pathweave"]`` are its services.
+    """The application that serves ``settings.bundles``; ``app.extensions["pathweave"]`` are its services.
 
     ``services``: made from the settings unless given.
 
@@ -29,8 +30,9 @@ def create_app(settings: Settings, *, services: Services | None = None) -> Flask
     app = Flask(__name__, static_folder=None)
     app.extensions["pathweave"] = services
     find_route = find_routes(app)
+    recent = RecentDecisions(services.gate)
     app.extensions[ADMIT_BODY] = Admission(
-        services.gate,
+        recent,
         find_route,
         memory=MemoryBudget(settings.memory_bytes),
         uploads=MemoryBudget(settings.upload_bytes),
@@ -43,7 +45,7 @@ def create_app(settings: Settings, *, services: Services | None = None) -> Flask
     app.url_map.merge_slashes = False  # addresses with repeated slashes are not found
     app.url_map.strict_slashes = False
     answer_errors(app)
-    ask_for_tokens(app, services.gate, allowed_hosts=settings.allowed_hosts)
+    ask_for_tokens(app, services.gate, recent, allowed_hosts=settings.allowed_hosts)
     for kind in ROUTES:
         app.register_blueprint(kind.routes(services))
     return app

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from device_sdk.commands.command_line import emit, json_option
 from device_sdk.errors import UsageError
 from device_sdk.extras import require
 from device_sdk.machine import usable_cores
+from server.places import DATABASE_VARIABLE, bundles_option, database_option, place_of_bundles
 from server.settings import MIB, Settings, default_data_folder
 
 if TYPE_CHECKING:
@@ -35,7 +37,11 @@ _gigabytes = partial(click.option, type=float, show_default=True, callback=_time
 
 # Options with the names of settings are passed on as they are.
 @click.command()
-@click.argument("folder", type=_folder)
+@click.argument("folder", type=_folder, required=False)
+@bundles_option
+@database_option
+@click.option("--signed-urls", is_flag=True, help="Let clients that can fetch blobs from the object store itself.")
+@_gigabytes("--cache-gb", "cache_bytes", default=20.0, help="Disk space for blobs of an object store.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 selects a free port.")
 @click.option("--data", type=_folder, help="Folder for tokens, logs and jobs [default: .pathweave-server in FOLDER].")
@@ -65,33 +71,77 @@ _gigabytes = partial(click.option, type=float, show_default=True, callback=_time
 @click.option(
     "--drain-s", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Time to finish requests."
 )
+@click.option("--check", is_flag=True, help="Say whether database and bundles can be used, and end.")
 @json_option
+@click.pass_context
 def serve(
-    folder: Path,
+    context: click.Context,
+    folder: Path | None,
+    bundles: str | None,
+    database: str | None,
     host: str,
     port: int,
     data: Path | None,
     allow_anyone: bool,
     drain_s: float,
+    check: bool,
     as_json: bool,
     **settings: Any,
 ) -> None:
     """Serve the bundles in FOLDER to devices and clients of the Open Inference Protocol, with a status page.
 
-    Also packages models on demand (POST /v1/jobs) if the extra packager is installed.
+    Also packages models on demand (POST /v1/jobs) if the extra packager is installed. Any number of servers may share a
+    PostgreSQL and an object store (--database, --bundles); then they run no packaging jobs.
     """
-    _require_usable(folder, settings["signing_key"])
-    chosen = Settings(folder, data or default_data_folder(folder), **settings)
+    place = _place_of_bundles(folder, bundles)
+    _require_usable(place, settings["signing_key"])
+    if database is not None and context.get_parameter_source("jobs_at_once") is ParameterSource.DEFAULT:
+        settings["jobs_at_once"] = 0
+    chosen = Settings(place, _data_folder(place, data), database=database, **settings)
+    if check:
+        _check(chosen, as_json=as_json)
+        return
     _serve(chosen, host=host, port=port, allow_anyone=allow_anyone, drain_s=drain_s, as_json=as_json)
 
 
-def _require_usable(folder: Path, key: Path | None) -> None:
-    for module in ("flask", "waitress"):
+def _place_of_bundles(folder: Path | None, bundles: str | None) -> Path | str:
+    if (folder is None) == (bundles is None):
+        raise UsageError("name the bundles to serve, once", hint="pathweave serve FOLDER, or --bundles URL")
+    if bundles is None:
+        assert folder is not None
+        return folder
+    return place_of_bundles(bundles)
+
+
+def _data_folder(place: Path | str, data: Path | None) -> Path:
+    if data is not None:
+        return data
+    if isinstance(place, str):
+        raise UsageError(
+            "--bundles with a URL needs a folder for this server", hint="--data FOLDER: it keeps blobs there"
+        )
+    return default_data_folder(place)
+
+
+def _check(settings: Settings, *, as_json: bool) -> None:
+    from server.state_check import check_state
+
+    findings = list(check_state(settings))
+    lines = [f"{one.part}: {one.name} {one.text}" if one.ok else f"{one.part}: {one.text}" for one in findings]
+    ok = all(one.ok for one in findings)
+    parts = {one.part: {"name": one.name, "ok": one.ok, "found": one.text} for one in findings}
+    emit({"ok": ok, **parts}, as_json=as_json, text="\n".join(lines))
+    if not ok:
+        raise click.exceptions.Exit(1)
+
+
+def _require_usable(place: Path | str, key: Path | None) -> None:
+    for module in ("flask", "waitress", "sqlalchemy", "alembic"):
         require(module, extra="server")
     from device_sdk.signing import signatures
 
-    if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}", hint="name the folder that holds your bundles")
+    if isinstance(place, Path) and not place.is_dir():
+        raise UsageError(f"there is no folder {place}", hint="name the folder that holds your bundles")
     if key is not None:
         signatures.sign(b"", private_key=key)  # an unusable key fails now, not after a job
 
@@ -108,7 +158,7 @@ def _serve(settings: Settings, *, host: str, port: int, allow_anyone: bool, drai
         if not (allow_anyone or services.gate.closed or only_loopback(listener)):
             raise UsageError(
                 f"{host} is reachable from other machines, and no token is required",
-                hint=f"pathweave admin token new NAME --data {settings.data_folder}, or --allow-anyone",
+                hint=f"pathweave admin token new NAME {_where(settings)}, or --allow-anyone",
             )
         server = HttpServer(
             app,
@@ -117,7 +167,7 @@ def _serve(settings: Settings, *, host: str, port: int, allow_anyone: bool, drai
             max_body_bytes=settings.largest_body_bytes,
             drain_s=drain_s,
         )
-        url, served = url_of(listener), services.catalogue.listing().served
+        url, served = url_of(listener), services.bundles.listing().served
         names = ", ".join(f"{bundle.name} {bundle.version}" for bundle in served) or "no bundle yet"
         with _stopped_by_signals(server):
             emit(
@@ -127,6 +177,12 @@ def _serve(settings: Settings, *, host: str, port: int, allow_anyone: bool, drai
             )
             server.run()
         services.close()
+
+
+def _where(settings: Settings) -> str:
+    if settings.database is None:
+        return f"--data {settings.data_folder}"
+    return f"with {DATABASE_VARIABLE} set"
 
 
 @contextlib.contextmanager

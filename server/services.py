@@ -9,14 +9,16 @@ from device_sdk.errors import UsageError
 from device_sdk.runtimes import make_runtime
 from device_sdk.runtimes.port import Runtime
 from server.access.enrolment import AttemptLimit, Enrolments
+from server.access.shared_limits import LeasedShares, SharedAttemptLimit
 from server.access.tokens import Gate, TokenStore
 from server.inference.models import ModelCache
 from server.inference.queue import BatchQueue
 from server.jobs.job_user import JobUser
 from server.jobs.runner import JobRunner
 from server.jobs.store import JobStore
+from server.readiness import Readiness
 from server.settings import Settings, database_path
-from server.state.catalogue import Catalogue
+from server.state.bundle_store import open_bundles
 from server.state.database import Database, utc_now
 from server.state.log_store import LogStore
 
@@ -25,17 +27,29 @@ class Services:
     """All services of a server.
 
     Raises:
-        StorageError: the data folder cannot be used.
+        StorageError: the data folder, the database or the store of bundles cannot be used.
+        UsageError: an invalid URL, or settings that exclude each other.
     """
 
     def __init__(
         self, settings: Settings, *, runtime: Runtime | None = None, now: Callable[[], datetime] = utc_now
     ) -> None:
-        self.settings, self.catalogue = settings, Catalogue(settings.folder)
-        self.database = database = Database(database_path(settings.data_folder))
+        if settings.database is not None and settings.jobs_at_once:
+            raise UsageError("servers that share a database run no packaging jobs", hint="start it with --jobs 0")
+        self.settings = settings
+        self.database = database = Database(settings.database or database_path(settings.data_folder))
+        self.bundles = open_bundles(
+            settings.bundles,
+            cache=settings.cache_folder,
+            cache_bytes=settings.cache_bytes,
+            signed_urls=settings.signed_urls,
+        )
         self.tokens = TokenStore(database, now=now)
         self.gate = Gate(self.tokens, settings.token)
-        self.enrolments, self.enrolment_attempts = Enrolments(database, now=now), AttemptLimit()
+        self.enrolments = Enrolments(database, now=now)
+        self.enrolment_attempts = SharedAttemptLimit(database) if database.is_shared else AttemptLimit()
+        self.readiness = Readiness({"database": database.check, "bundles": self.bundles.check})
+        self._shares = _shares(database, settings.client_share)
         self.logs = LogStore(
             database, keep_lines=settings.keep_log_lines, keep_digests=settings.keep_log_digests, now=now
         )
@@ -44,19 +58,33 @@ class Services:
         self.queue = BatchQueue(
             limit=settings.queue_limit,
             client_share=settings.client_share,
+            shares=self._shares,
             max_batch=settings.max_batch,
             workers=settings.inference_workers,
         )
         self.jobs = JobStore(database, now=now)
-        self.runner = JobRunner(self.jobs, self.catalogue, settings, now=now, user=_job_user(settings))
+        self.runner = JobRunner(self.jobs, self.bundles, settings, now=now, user=_job_user(settings))
         if settings.jobs_at_once:
             self.runner.start()
 
     def close(self) -> None:
-        """Stop inference and the workers of jobs, and close the database. Idempotent."""
+        """Stop inference and the workers of jobs, and close bundles and database. Idempotent."""
         self.queue.close()
+        self.readiness.close()
         self.runner.close()
+        self.bundles.close()
+        if self._shares is not None:
+            self._shares.close()
         self.database.close()
+
+
+def _shares(database: Database, share: int | None) -> LeasedShares | None:
+    """None: each server counts by itself, in memory."""
+    if share is None or not database.is_shared:
+        return None
+    shares = LeasedShares(database, share)
+    shares.start()
+    return shares
 
 
 def _job_user(settings: Settings) -> JobUser | None:

@@ -1,4 +1,4 @@
-"""Settings of a server: served folder, data folder, and limits."""
+"""Settings of a server: where bundles and state are, and limits."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ MIB = 2**20  # bytes
 class Settings:
     """The settings of one server.
 
+    ``bundles``: the served folder, or the URL of an object store; ``database``: the URL of a PostgreSQL that servers
+    share, which may hold a password; None: a file in ``data_folder``. ``cache_bytes``: of an object store's blobs on
+    this machine; ``signed_urls``: clients that can are sent to the object store for blobs.
     ``allowed_hosts``: names of this server in the header Host, if no token is required. ``queue_limit``: maximum infer
     requests that wait or run; ``client_share``: of them per client; ``max_batch``: rows per run, ``max_rows`` per
     request; ``max_body_bytes``: limit of a body as received and decompressed, ``max_json_bytes`` of the JSON in it (as
@@ -24,8 +27,11 @@ class Settings:
     published bundles of jobs; ``package_command``: the packager's command line.
     """
 
-    folder: Path
+    bundles: Path | str
     data_folder: Path
+    database: str | None = field(default=None, repr=False)
+    cache_bytes: int = 20_000_000_000
+    signed_urls: bool = False
     token: str | None = field(default=None, repr=False)
     allowed_hosts: tuple[str, ...] = ()
     queue_limit: int = 32
@@ -52,6 +58,16 @@ class Settings:
     job_user: str | None = None
     signing_key: Path | None = None
     package_command: tuple[str, ...] = (sys.executable, "-m", "pathweave", "package")
+
+    @property
+    def folder(self) -> Path | None:
+        """The served folder; None if bundles are in an object store."""
+        return self.bundles if isinstance(self.bundles, Path) else None
+
+    @property
+    def cache_folder(self) -> Path:
+        """The folder for what is read of an object store."""
+        return self.data_folder / "bundles"
 
     @property
     def memory_bytes(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from device_sdk.bundles.held_part import (
@@ -35,6 +35,8 @@ from device_sdk.supernet.supernet import Supernet
 MANIFEST, SIGNATURE, BLOBS = "manifest.json", "manifest.sig", "blobs"
 MANIFEST_MAX_BYTES = 64_000_000
 BLOB_MAX_BYTES = 2**31  # the limit of protobuf; the manifest does not state the size of shared blobs
+FetchBlob = Callable[[str], object]
+"""Brings a blob into the folder of blobs (StorageError if it cannot)."""
 
 
 class Bundle:
@@ -55,9 +57,11 @@ class Bundle:
         has_signature: bool,
         offered: Manifest | None = None,
         part: HeldPart = EVERYTHING,
+        fetch: FetchBlob | None = None,
     ) -> None:
         self.folder = folder
         self.blobs = blobs
+        self._fetch = fetch
         self.part = part
         self.manifest = manifest
         self.offered = offered or manifest
@@ -76,6 +80,7 @@ class Bundle:
         blobs: Path | None = None,
         accepts: RenditionFilter | None = None,
         part: ChoosePart = everything,
+        fetch: FetchBlob | None = None,
     ) -> Bundle:
         """Open the bundle in ``folder``; with ``trust`` (see ``load_trust``), its signature must verify.
 
@@ -83,7 +88,7 @@ class Bundle:
         is none, manifest.sig.
         ``blobs``: the folder of the blobs, if not the bundle's own: a store shares them between bundles.
         ``accepts``: leaves out the renditions that it refuses, with their edges and blobs. ``part``: chooses the blocks
-        and exits that are held; the other blobs need not be here.
+        and exits that are held; the other blobs need not be here. ``fetch``: brings blobs when they are first read.
 
         1. read the manifest's bytes; 2. verify the signature over them; 3. parse and check the schema and the
         graph; 4. check that every blob exists with the stated size (digests are verified on every read).
@@ -114,8 +119,10 @@ class Bundle:
             has_signature=signature is not None,
             offered=manifest,
             part=held,
+            fetch=fetch,
         )
-        bundle._check_blobs_present()
+        if fetch is None:
+            bundle._check_blobs_present()
         return bundle
 
     def manifest_with(self, exits: Collection[str]) -> Manifest:
@@ -146,8 +153,10 @@ class Bundle:
             has_signature=self.has_signature,
             offered=self.offered,
             part=HeldPart(tuple(one.id for one in held.exits), self.part.edges),
+            fetch=self._fetch,
         )
-        bundle._check_blobs_present()
+        if self._fetch is None:
+            bundle._check_blobs_present()
         return bundle
 
     def read_blob(self, name: str) -> bytes:
@@ -158,7 +167,7 @@ class Bundle:
         """
         expected = self._sizes.get(name)
         try:
-            with (self.blobs / name).open("rb") as file:
+            with self._path(name).open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 _check_size(name, size, expected)
                 data = file.read(size)
@@ -182,6 +191,7 @@ class Bundle:
             has_signature=self.has_signature,
             offered=runnable_part(self.offered, accepts),
             part=self.part,
+            fetch=self._fetch,
         )
 
     @property
@@ -216,7 +226,7 @@ class Bundle:
     def blob_size(self, name: str) -> int:
         """Bytes of a blob, or BlobError."""
         try:
-            return (self.blobs / name).stat().st_size
+            return self._path(name).stat().st_size
         except OSError as error:
             raise BlobError(f"blob {name[:12]}… is missing from {self.blobs}", hint=FETCH_AGAIN) from error
 
@@ -226,7 +236,7 @@ class Bundle:
 
     def blob_sizes(self) -> dict[str, int]:
         """Bytes of each blob."""
-        return {name: (self.blobs / name).stat().st_size for name in self._sizes}
+        return {name: self._path(name).stat().st_size for name in self._sizes}
 
     def absent_blobs(self) -> dict[str, int | None]:
         """The blobs that the bundle has and that are not held, with their sizes where they are stated."""
@@ -342,6 +352,13 @@ class Bundle:
                 f"blocks for {' and '.join(runtimes)} do not run as one", hint="choose renditions of one runtime"
             )
         return renditions
+
+    def _path(self, name: str) -> Path:
+        """The file of a blob, fetched if it is not here yet."""
+        path = self.blobs / name
+        if self._fetch is not None and not path.exists():
+            self._fetch(name)
+        return path
 
     def _check_blobs_present(self) -> None:
         for name, size in self._sizes.items():

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from werkzeug.datastructures import Authorization
 
+from server.access.recent import RecentDecisions
 from server.access.route import FORM, FindRoute
-from server.access.tokens import Gate
 from server.errors import TooLargeError
 from server.http.memory_budget import MemoryBudget, Reservation
 
 # A body is in memory as received, decompressed, and decoded to tensors or lines.
 _COPIES = 3
-_KNOWN_S = 1.0  # a token that was valid is not looked up again for so long; the routes check every request themselves
-_MAX_KNOWN = 1024
 
 
 class Admission:
@@ -23,16 +20,14 @@ class Admission:
 
     def __init__(
         self,
-        gate: Gate,
+        recent: RecentDecisions,
         find_route: FindRoute,
         *,
         memory: MemoryBudget,
         uploads: MemoryBudget,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._gate, self._find_route, self._clock = gate, find_route, clock
+        self._recent, self._find_route = recent, find_route
         self._memory, self._uploads = memory, uploads
-        self._known: dict[str, tuple[str, float]] = {}  # header Authorization -> client, until when
 
     def __call__(
         self, method: str, path: str, headers: Mapping[str, str], *, address: str, body_bytes: int
@@ -56,15 +51,6 @@ class Admission:
             raise TooLargeError(f"the body has {body_bytes} bytes, which is too much for one request") from error
 
     def _client(self, authorization: str, address: str) -> str:
-        now = self._clock()
-        client, until = self._known.get(authorization, ("", now))
-        if until > now:
-            return client
         sent = Authorization.from_header(authorization)
         token = None if sent is None else sent.token if sent.type == "bearer" else sent.password
-        client = self._gate.admit(token, address).name
-        if authorization:
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            self._known[authorization] = client, now + _KNOWN_S
-        return client
+        return self._recent.decide(token, address).client.name

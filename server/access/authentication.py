@@ -11,20 +11,23 @@ from urllib.parse import urlsplit
 
 from flask import Flask, g, request
 
+from server.access.recent import RecentDecisions
 from server.access.route import Route, declared
 from server.access.scopes import Client, Scope
-from server.access.tokens import Gate
+from server.access.tokens import Decision, Gate
 from server.errors import EncodingError, ForbiddenError
 from server.http.connections import parsed_address
+from server.http.serving import Lane
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITES = (None, "same-origin", "none")
 
 
-def ask_for_tokens(app: Flask, gate: Gate, *, allowed_hosts: Collection[str] = ()) -> None:
+def ask_for_tokens(app: Flask, gate: Gate, recent: RecentDecisions, *, allowed_hosts: Collection[str] = ()) -> None:
     """Refuse requests without the scope of their route, at unknown addresses without a token. Sets ``client()``.
 
     Without tokens, refuse requests that web pages of other sites sent. ``allowed_hosts``: names of this server then.
+    Inference goes by ``recent`` decisions: a revoked token is refused there within a second, elsewhere at once.
     """
 
     def check() -> None:
@@ -33,9 +36,11 @@ def ask_for_tokens(app: Flask, gate: Gate, *, allowed_hosts: Collection[str] = (
         scope = unknown if route is None else route.scope
         if scope is None:
             return
-        if not gate.closed:
+        asked = recent if route is not None and route.lane is Lane.INFERENCE else gate
+        decision = _decide(asked, route)
+        if not decision.closed:
             _check_page(allowed_hosts, () if route is None else route.body_types)
-        g.client = gate.admit(_token(route), request.remote_addr or "unknown")
+        g.client = decision.client
         if not g.client.may(scope):
             raise ForbiddenError(
                 f"this requires the scope {scope.label}; {g.client.name} has the scope {g.client.scope.label}",
@@ -49,6 +54,10 @@ def client() -> Client:
     """The client of the current request."""
     found: Client = g.client
     return found
+
+
+def _decide(gate: Gate | RecentDecisions, route: Route | None) -> Decision:
+    return gate.decide(_token(route), request.remote_addr or "unknown")
 
 
 def _check_page(allowed_hosts: Collection[str], body_types: Collection[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hmac
 import secrets
-import sqlite3
 import threading
 import time
 from collections import OrderedDict
@@ -13,16 +12,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import sqlalchemy as sa
+
 from device_sdk.errors import UsageError
 from server.access.scopes import Scope
 from server.access.tokens import TokenStore, hash_of, is_known, time_text
 from server.errors import AttemptsError, ConflictError, MalformedError, UnauthorizedError
 from server.http.connections import address_group
 from server.state.database import Database, utc_now
-from server.state.log_store import is_device
+from server.state.log_store import is_device, lock_device
+from server.state.tables import ENROLMENT_CODES, TOKENS
 
 _CODE_BYTES = 10  # 80 bits: a leaked hash cannot be inverted before or after the code expires
 _GROUP = 4  # characters between dashes
+
+ATTEMPTS_LIMIT, ATTEMPTS_WINDOW_S, MAX_ADDRESSES = 10, 900.0, 10_000
 
 
 @dataclass(frozen=True)
@@ -56,10 +60,9 @@ class Enrolments:
                     raise UsageError(f"{device[:80]!r} cannot be the name of a device")
                 if _is_taken(connection, device):
                     raise UsageError(f"a token {device} with another purpose exists", hint="name the device otherwise")
-            connection.execute(
-                "INSERT INTO enrolment_codes (hash, device, days, created, expires) VALUES (?, ?, ?, ?, ?)",
-                (hash_of(_plain(code)), device, days, time_text(now), time_text(now + timedelta(minutes=minutes))),
-            )
+            row = {"hash": hash_of(_plain(code)), "device": device, "days": days, "created": time_text(now)}
+            expires = time_text(now + timedelta(minutes=minutes))
+            connection.execute(sa.insert(ENROLMENT_CODES), {**row, "expires": expires})
         return code
 
     def exchange(self, code: str, device: str | None) -> Enrolment:
@@ -77,26 +80,44 @@ class Enrolments:
                     "the code is for another device" if bound else "the request names no device",
                     hint='send {"code": …, "device": "NAME"}',
                 )
+            lock_device(connection, name)
             if _is_taken(connection, name) or (bound is None and is_known(connection, name)):
                 raise ConflictError(f"the device {name} is known already", hint=f"make a code with --device {name}")
-            connection.execute("UPDATE enrolment_codes SET used = ? WHERE hash = ?", (time_text(self._now()), digest))
-            connection.execute("UPDATE tokens SET revoked = 1 WHERE device = ? AND scope = 'device'", (name,))
-            token = self._tokens.insert(connection, name, days=days, scope=Scope.DEVICE, device=name)
+            self._use_up(connection, digest)
+            earlier = sa.update(TOKENS).where(TOKENS.c.device == name, TOKENS.c.scope == Scope.DEVICE.label)
+            connection.execute(earlier.values(revoked=1))
+            token = self._tokens.replace(connection, name, days=days, scope=Scope.DEVICE, device=name)
         return Enrolment(token, name, time_text(self._now() + timedelta(days=days)))
 
-    def _find(self, connection: sqlite3.Connection, code: str) -> tuple[bytes, str | None, float]:
+    def _use_up(self, connection: sa.Connection, digest: bytes) -> None:
+        """Of those that send a code at once, on any replica, one goes on."""
+        unused = sa.update(ENROLMENT_CODES).where(ENROLMENT_CODES.c.hash == digest, ENROLMENT_CODES.c.used.is_(None))
+        if not connection.execute(unused.values(used=time_text(self._now()))).rowcount:
+            raise _wrong_code()
+
+    def _find(self, connection: sa.Connection, code: str) -> tuple[bytes, str | None, float]:
         """Hash, device and days of a valid code. All codes are compared, each in constant time."""
-        sent, found = hash_of(_plain(code)), None
-        query = "SELECT hash, device, days FROM enrolment_codes WHERE used IS NULL AND expires > ?"
-        for digest, device, days in connection.execute(query, (time_text(self._now()),)).fetchall():
+        sent, found, codes = hash_of(_plain(code)), None, ENROLMENT_CODES.c
+        valid = sa.select(codes.hash, codes.device, codes.days).where(
+            codes.used.is_(None), codes.expires > time_text(self._now())
+        )
+        for digest, device, days in connection.execute(valid):
             if hmac.compare_digest(digest, sent):
                 found = (digest, device, days)
         if found is None:
-            raise UnauthorizedError(
-                "the code is wrong, was used already, or has expired",
-                hint="make another: pathweave admin token enrol-code",
-            )
+            raise _wrong_code()
         return found
+
+
+def _wrong_code() -> UnauthorizedError:
+    return UnauthorizedError(
+        "the code is wrong, was used already, or has expired", hint="make another: pathweave admin token enrol-code"
+    )
+
+
+def too_many_attempts() -> AttemptsError:
+    """The error of an address that must wait."""
+    return AttemptsError("too many wrong enrolment codes from this address", hint="try again later")
 
 
 class AttemptLimit:
@@ -108,9 +129,9 @@ class AttemptLimit:
     def __init__(
         self,
         *,
-        limit: int = 10,
-        window_s: float = 900.0,
-        max_addresses: int = 10_000,
+        limit: int = ATTEMPTS_LIMIT,
+        window_s: float = ATTEMPTS_WINDOW_S,
+        max_addresses: int = MAX_ADDRESSES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limit, self._window_s, self._max_addresses, self._clock = limit, window_s, max_addresses, clock
@@ -132,7 +153,7 @@ class AttemptLimit:
             if len(self._failures) > self._max_addresses:
                 self._failures.popitem(last=False)
         if failures >= self._limit:
-            raise AttemptsError("too many wrong enrolment codes from this address", hint="try again later")
+            raise too_many_attempts()
 
     def forgive(self, address: str) -> None:
         """Take back an attempt that succeeded."""
@@ -143,9 +164,10 @@ class AttemptLimit:
                 self._failures[key] = (began, failures - 1)
 
 
-def _is_taken(connection: sqlite3.Connection, device: str) -> bool:
+def _is_taken(connection: sa.Connection, device: str) -> bool:
     """True if a token of this name exists that is not this device's own."""
-    row = connection.execute("SELECT scope, device FROM tokens WHERE name = ?", (device,)).fetchone()
+    query = sa.select(TOKENS.c.scope, TOKENS.c.device).where(TOKENS.c.name == device)
+    row = connection.execute(query).first()
     return row is not None and tuple(row) != (Scope.DEVICE.label, device)
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+import sqlalchemy as sa
 
 from device_sdk.errors import UsageError
 from device_sdk.supernet.blocks import IDENTIFIER
 from server.access.scopes import Client, Scope
 from server.errors import ForbiddenError, UnauthorizedError
 from server.http.connections import parsed_address
-from server.state.database import Database, utc_now
+from server.state.database import Database, insert, utc_now
+from server.state.log_store import lock_device
+from server.state.tables import ENROLMENT_CODES, LOG_LINES, TOKENS
 
 _PREFIX = "pw_"  # lets secret scanners recognise leaked tokens
 _HOW = "send the header Authorization: Bearer TOKEN"
@@ -50,23 +53,37 @@ class TokenStore:
                 underscores.
         """
         _require_plain(name, "name of a token")
-        with self._database.writing() as connection:
-            if name == FIXED or _row_of(connection, name):
-                raise UsageError(f"a token {name} exists already", hint="choose another name, or rotate it")
-            return self.insert(connection, name, days=days, scope=scope, device=device)
+        if name != FIXED:
+            with self._database.writing() as connection:
+                token, row = self._made(connection, name, days=days, scope=scope, device=device)
+                added = insert(connection, TOKENS).on_conflict_do_nothing(index_elements=["name"])
+                if connection.execute(added.returning(TOKENS.c.name), row).first():
+                    return token
+        raise UsageError(f"a token {name} exists already", hint="choose another name, or rotate it")
 
-    def insert(
-        self, connection: sqlite3.Connection, name: str, *, days: float, scope: Scope, device: str | None
-    ) -> str:
+    def replace(self, connection: sa.Connection, name: str, *, days: float, scope: Scope, device: str | None) -> str:
         """Create a token, or replace the one of this name, in a transaction of the caller. Returns it."""
+        token, row = self._made(connection, name, days=days, scope=scope, device=device)
+        added = insert(connection, TOKENS)
+        connection.execute(added.on_conflict_do_update(index_elements=["name"], set_={**row, "revoked": 0}), row)
+        return token
+
+    def _made(
+        self, connection: sa.Connection, name: str, *, days: float, scope: Scope, device: str | None
+    ) -> tuple[str, dict[str, object]]:
+        """A new token and its row."""
         if device is not None:
             _require_plain(device, "name of a device")
+            lock_device(connection, device)  # another token may be claiming it
         token, now = _PREFIX + secrets.token_urlsafe(32), self._now()
-        connection.execute(
-            "INSERT OR REPLACE INTO tokens (name, hash, created, expires, scope, device) VALUES (?, ?, ?, ?, ?, ?)",
-            (name, hash_of(token), time_text(now), time_text(now + timedelta(days=days)), scope.label, device),
-        )
-        return token
+        return token, {
+            "name": name,
+            "hash": hash_of(token),
+            "created": time_text(now),
+            "expires": time_text(now + timedelta(days=days)),
+            "scope": scope.label,
+            "device": device,
+        }
 
     def rotate(self, name: str, *, days: float) -> str:
         """Replace a token by another with its scope and device; the old one ends at once, also if it was revoked.
@@ -76,7 +93,7 @@ class TokenStore:
         """
         with self._database.writing() as connection:
             _, scope, device = _existing(connection, name)
-            return self.insert(connection, name, days=days, scope=Scope.named(scope), device=device)
+            return self.replace(connection, name, days=days, scope=Scope.named(scope), device=device)
 
     def restrict(self, name: str, *, scope: Scope, device: str | None) -> None:
         """Lower the scope of a token and bind it to a device (None: leave the binding), without changing the token.
@@ -92,22 +109,23 @@ class TokenStore:
                 _require_plain(device, "name of a device")
                 if bound not in (None, device):
                     raise UsageError(f"{name} is bound to {bound} already", hint="make another token")
-            statement = "UPDATE tokens SET scope = ?, device = coalesce(?, device) WHERE name = ?"
-            connection.execute(statement, (scope.label, device, name))
+            narrowed = sa.update(TOKENS).where(TOKENS.c.name == name)
+            connection.execute(narrowed.values(scope=scope.label, device=bound if device is None else device))
 
     def claim(self, name: str, device: str) -> bool:
         """Bind a token to the first device that it sends a log of; False if the device has lines or a token already."""
         with self._database.writing() as connection:
+            lock_device(connection, device)
             if is_known(connection, device):
                 return False
-            statement = "UPDATE tokens SET device = ? WHERE name = ? AND device IS NULL"
-            return bool(connection.execute(statement, (device, name)).rowcount)
+            unbound = sa.update(TOKENS).where(TOKENS.c.name == name, TOKENS.c.device.is_(None))
+            return bool(connection.execute(unbound.values(device=device)).rowcount)
 
     def all(self) -> list[TokenInfo]:
         """All tokens, expired and revoked ones included, by name."""
         with self._database.reading() as connection:
-            query = "SELECT name, scope, device, created, expires, revoked FROM tokens ORDER BY name"
-            rows = connection.execute(query).fetchall()
+            columns = (TOKENS.c[name] for name in ("name", "scope", "device", "created", "expires", "revoked"))
+            rows = connection.execute(sa.select(*columns).order_by(TOKENS.c.name)).all()
         return [
             TokenInfo(name, scope, device, created, expires, self._state(expires, revoked))
             for name, scope, device, created, expires, revoked in rows
@@ -117,7 +135,7 @@ class TokenStore:
         """Revoke a token (UsageError if there is none of this name)."""
         with self._database.writing() as connection:
             _existing(connection, name)
-            connection.execute("UPDATE tokens SET revoked = 1 WHERE name = ?", (name,))
+            connection.execute(sa.update(TOKENS).where(TOKENS.c.name == name).values(revoked=1))
 
     def exist(self) -> bool:
         """True if any token or enrolment code exists.
@@ -125,8 +143,7 @@ class TokenStore:
         Expired, revoked and used ones count, so the server does not become public again.
         """
         with self._database.reading() as connection:
-            query = "SELECT 1 FROM tokens UNION ALL SELECT 1 FROM enrolment_codes LIMIT 1"
-            return connection.execute(query).fetchone() is not None
+            return bool(connection.execute(_ANY).scalar_one())
 
     def owner(self, token: str) -> Client:
         """The client that a token stands for.
@@ -136,8 +153,7 @@ class TokenStore:
         """
         # The lookup is by hash, so its timing reveals nothing about tokens.
         with self._database.reading() as connection:
-            query = "SELECT name, scope, device, expires, revoked FROM tokens WHERE hash = ?"
-            row = connection.execute(query, (hash_of(token),)).fetchone()
+            row = connection.execute(_OWNER, {"sent": hash_of(token)}).first()
         if row is None:
             raise UnauthorizedError("the token is wrong", hint=_HOW)
         name, scope, device, expires, revoked = row
@@ -152,6 +168,14 @@ class TokenStore:
         return "valid" if self._now() < datetime.fromisoformat(expires) else "expired"
 
 
+@dataclass(frozen=True)
+class Decision:
+    """``client``: who was admitted; ``closed``: a token was required."""
+
+    client: Client
+    closed: bool
+
+
 class Gate:
     """Admits requests with a valid token, or all requests if no token exists.
 
@@ -161,11 +185,13 @@ class Gate:
     def __init__(self, tokens: TokenStore, fixed: str | None) -> None:
         self._tokens = tokens
         self._fixed = None if fixed is None else hash_of(fixed)
+        self._was_closed = fixed is not None  # tokens are never deleted, so it stays closed
 
     @property
     def closed(self) -> bool:
         """True if a token is required."""
-        return self._fixed is not None or self._tokens.exist()
+        self._was_closed = self._was_closed or self._tokens.exist()
+        return self._was_closed
 
     def admit(self, token: str | None, address: str) -> Client:
         """The client with this token. Without tokens: an operator if ``address`` is this machine, else a device.
@@ -173,10 +199,17 @@ class Gate:
         Raises:
             UnauthorizedError: the token is missing, wrong, expired or revoked; says which.
         """
-        if not self.closed:
-            parsed = parsed_address(address)
-            local = parsed is not None and parsed.is_loopback
-            return Client(address, Scope.OPERATOR if local else Scope.DEVICE)
+        return self.decide(token, address).client
+
+    def decide(self, token: str | None, address: str) -> Decision:
+        """As ``admit``, and whether a token was required."""
+        if self.closed:
+            return Decision(self._owner(token), closed=True)
+        parsed = parsed_address(address)
+        local = parsed is not None and parsed.is_loopback
+        return Decision(Client(address, Scope.OPERATOR if local else Scope.DEVICE), closed=False)
+
+    def _owner(self, token: str | None) -> Client:
         if not token:
             raise UnauthorizedError("this server requires a token", hint=_HOW)
         if self._fixed is not None and hmac.compare_digest(self._fixed, hash_of(token)):
@@ -209,19 +242,23 @@ def hash_of(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def _row_of(connection: sqlite3.Connection, name: str) -> tuple[str, str, str | None] | None:
-    row = connection.execute("SELECT name, scope, device FROM tokens WHERE name = ?", (name,)).fetchone()
-    return None if row is None else (row[0], row[1], row[2])
+_ANY = sa.select(sa.exists(sa.select(TOKENS.c.name)) | sa.exists(sa.select(ENROLMENT_CODES.c.hash)))
+_OWNER = sa.select(TOKENS.c.name, TOKENS.c.scope, TOKENS.c.device, TOKENS.c.expires, TOKENS.c.revoked).where(
+    TOKENS.c.hash == sa.bindparam("sent")
+)
 
 
-def is_known(connection: sqlite3.Connection, device: str) -> bool:
+def is_known(connection: sa.Connection, device: str) -> bool:
     """True if the device has a token or log lines."""
-    query = "SELECT 1 FROM tokens WHERE device = ? UNION ALL SELECT 1 FROM log_lines WHERE device = ? LIMIT 1"
-    return connection.execute(query, (device, device)).fetchone() is not None
+    bound = sa.exists(sa.select(TOKENS.c.name).where(TOKENS.c.device == device))
+    seen = sa.exists(sa.select(LOG_LINES.c.id).where(LOG_LINES.c.device == device))
+    return bool(connection.execute(sa.select(bound | seen)).scalar_one())
 
 
-def _existing(connection: sqlite3.Connection, name: str) -> tuple[str, str, str | None]:
-    row = _row_of(connection, name)
+def _existing(connection: sa.Connection, name: str) -> tuple[str, str, str | None]:
+    """Name, scope and device of a token, whose row the caller's transaction then holds."""
+    query = sa.select(TOKENS.c.name, TOKENS.c.scope, TOKENS.c.device).where(TOKENS.c.name == name)
+    row = connection.execute(query.with_for_update()).first()
     if row is None:
         raise UsageError(f"there is no token {name}", hint="pathweave admin token list shows them")
     return row

@@ -14,6 +14,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -66,10 +67,21 @@ class _Slice:
     stop: int
 
 
+class Shares(Protocol):
+    """Requests at once of each client, counted on all servers together."""
+
+    def take(self, client: str) -> bool:
+        """Take a place for a request; False if the share is used up."""
+
+    def give_back(self, client: str) -> None:
+        """The request is over."""
+
+
 class BatchQueue:
     """Admits up to ``limit`` concurrent requests and runs up to ``max_batch`` rows of one model together.
 
-    ``client_share``: maximum requests per client; None for no limit. ``workers``: batches that run at the same time.
+    ``client_share``: maximum requests per client; None for no limit; ``shares``: holds it together with other servers.
+    ``workers``: batches that run at the same time.
     """
 
     def __init__(
@@ -78,6 +90,7 @@ class BatchQueue:
         limit: int,
         max_batch: int,
         client_share: int | None = None,
+        shares: Shares | None = None,
         workers: int = 1,
         ask_after_s: float = ASK_AFTER_S,
     ) -> None:
@@ -85,6 +98,7 @@ class BatchQueue:
         self._max_batch = max_batch
         self._ask_after_s = ask_after_s
         self._client_share = limit if client_share is None else client_share
+        self._shares = shares
         self._lock = threading.Lock()  # guards all that follows
         self._admitted: Counter[str] = Counter()
         self._waiting: deque[_Job] = deque()
@@ -109,13 +123,27 @@ class BatchQueue:
             OverloadedError: all slots are taken, or the queue is closed.
             BusyClientError: the client's share is used up.
         """
+        if self._shares is None:
+            with self._admit_here(client):
+                yield
+            return
+        if not self._shares.take(client):
+            raise self._busy()
+        try:
+            with self._admit_here(client):
+                yield
+        finally:
+            self._shares.give_back(client)
+
+    @contextlib.contextmanager
+    def _admit_here(self, client: str) -> Iterator[None]:
         with self._lock:
             if self._closed:
                 raise OverloadedError("the server is shutting down")
             if self._admitted.total() >= self._limit:
                 raise OverloadedError(f"{self._limit} requests are waiting")
             if self._admitted[client] >= self._client_share:
-                raise BusyClientError(f"{self._client_share} requests of this client are waiting")
+                raise self._busy()
             self._admitted[client] += 1
         try:
             yield
@@ -124,6 +152,9 @@ class BatchQueue:
                 self._admitted[client] -= 1
                 if not self._admitted[client]:
                     del self._admitted[client]
+
+    def _busy(self) -> BusyClientError:
+        return BusyClientError(f"{self._client_share} requests of this client are waiting")
 
     def run(
         self,

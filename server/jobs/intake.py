@@ -14,7 +14,6 @@ from flask import Request
 from werkzeug.datastructures import MultiDict
 from werkzeug.formparser import FormDataParser
 
-from device_sdk.bundles.bundle import MANIFEST
 from device_sdk.files.atomic import storage_errors
 from server.access.route import FORM
 from server.errors import (
@@ -31,6 +30,7 @@ from server.jobs.runner import JobRunner
 from server.jobs.store import Job, JobStore
 from server.jobs.workplace import Workplace
 from server.settings import Settings
+from server.state.bundle_store import BundleStore
 
 _PACKAGERS_MODULES = ("torch", "onnx", "onnxscript", "safetensors")
 _JOB, _WEIGHTS = "job", "weights"
@@ -39,14 +39,16 @@ _MAX_HEADER_BYTES = 8_000_000  # of weights; thousands of tensors need a tenth o
 _FORM_BYTES = 4 * MAX_BYTES  # besides the weights, in memory; the parser reads chunks of MAX_BYTES
 
 
-def take_job(request: Request, *, client: str, settings: Settings, store: JobStore, runner: JobRunner) -> Job:
+def take_job(
+    request: Request, *, client: str, settings: Settings, store: JobStore, runner: JobRunner, bundles: BundleStore
+) -> Job:
     """Queue the job of a request.
 
     Raises:
         RequestError: this server cannot run it, or the request is invalid.
         StorageError: it cannot be stored.
     """
-    _require_able(settings, store, runner)
+    _require_able(settings, store, runner, bundles)
     workplace = runner.workplace(secrets.token_hex(8))
     try:
         with storage_errors(workplace.folder):
@@ -62,13 +64,13 @@ def take_job(request: Request, *, client: str, settings: Settings, store: JobSto
     return job
 
 
-def _require_able(settings: Settings, store: JobStore, runner: JobRunner) -> None:
+def _require_able(settings: Settings, store: JobStore, runner: JobRunner, bundles: BundleStore) -> None:
     """Checks that do not need the body."""
     if not settings.jobs_at_once:
         raise ConflictError("this server does not accept jobs", hint="it was started with --jobs 0")
     if not all(map(_is_installed, _PACKAGERS_MODULES)):
         raise NotInstalledError("the packager is not installed on the server", hint="pip install 'pathweave[packager]'")
-    if (settings.folder / MANIFEST).exists():
+    if not bundles.takes_bundles:
         raise ConflictError(
             "this server serves a single bundle and cannot publish another", hint="serve its parent folder"
         )

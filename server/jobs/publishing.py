@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import re
-import secrets
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,22 +18,7 @@ from server.errors import ConflictError, PublishError
 from server.jobs.job_request import check_name
 from server.jobs.store import Job, JobStore, State
 from server.jobs.workplace import Workplace
-from server.state.catalogue import Catalogue
-
-_TRIES = 1000  # maximum number of folder names that are tried
-
-
-def next_version(name: str, *, catalogue: Catalogue, folder: Path) -> int:
-    """The next version above all that are served, and whose folder does not exist."""
-    served = [bundle.version for bundle in catalogue.listing().bundles.get(name, ())]
-    first = 1 + max(served, default=0)
-    candidates = range(first, first + _TRIES)
-    return next((candidate for candidate in candidates if not place_of(name, candidate, folder=folder).exists()), first)
-
-
-def place_of(name: str, version: int, *, folder: Path) -> Path:
-    """The folder for publishing a bundle."""
-    return folder / f"{name}-{version}"
+from server.state.bundle_store import BundleStore
 
 
 def check_made(out: Path, *, name: str, version: int) -> str:
@@ -108,55 +88,16 @@ def seal(out: Path, *, name: str, version: int, signer: Signer | None, now_s: fl
     return bundle.digest
 
 
-def publish(out: Path, *, name: str, version: int, folder: Path, catalogue: Catalogue) -> None:
-    """Move the bundle in ``out`` atomically into the served folder.
-
-    Raises:
-        PublishError: this version exists already.
-        StorageError: it could not be moved.
-    """
-    target = place_of(name, version, folder=folder)
-    served = [bundle.version for bundle in catalogue.listing().bundles.get(name, ())]
-    if version in served or target.exists():
-        raise PublishError(f"version {version} of {name} exists in the served folder already", hint="publish it again")
-    with storage_errors(target):
-        try:
-            os.rename(out, target)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            _copy(out, target)
-
-
-def is_published(name: str, version: int | None, digest: str | None, *, catalogue: Catalogue) -> bool:
+def is_published(name: str, version: int | None, digest: str | None, *, bundles: BundleStore) -> bool:
     """True if a bundle of this name, version and digest is served."""
     return any(
         (served.version, served.bundle.digest) == (version, digest)
-        for served in catalogue.listing().bundles.get(name, ())
+        for served in bundles.listing().bundles.get(name, ())
     )
 
 
-def _copy(out: Path, target: Path) -> None:
-    """Across file systems: copy to a hidden folder, then rename, so that publishing is atomic."""
-    hidden = target.with_name(f".{target.name}.publishing.{secrets.token_hex(8)}")
-    _remove_leftovers(target)
-    try:
-        shutil.copytree(out, hidden)
-        os.rename(hidden, target)
-    finally:
-        shutil.rmtree(hidden, ignore_errors=True)
-
-
-def _remove_leftovers(target: Path) -> None:
-    """Delete the remains of killed copies to ``target``; one server at a time publishes into a folder."""
-    ours = re.compile(rf"\.{re.escape(target.name)}\.publishing\.[0-9a-f]{{16}}")
-    for path in target.parent.iterdir():
-        if ours.fullmatch(path.name):
-            shutil.rmtree(path, ignore_errors=True)
-
-
 class Publisher:
-    """Publishes bundles in ``folder``, signed with ``private_key`` if there is one, with a release if it has key lists.
+    """Publishes in ``bundles``, signed with ``private_key`` if there is one, with a release if it has key lists.
 
     One call at a time. It can be killed between any two statements and repeated.
     """
@@ -164,14 +105,12 @@ class Publisher:
     def __init__(
         self,
         store: JobStore,
-        catalogue: Catalogue,
-        folder: Path,
+        bundles: BundleStore,
         *,
         private_key: Path | None,
         now: Callable[[], datetime],
     ) -> None:
-        self._store, self._catalogue = store, catalogue
-        self._folder, self._private_key, self._now = folder, private_key, now
+        self._store, self._bundles, self._private_key, self._now = store, bundles, private_key, now
 
     def publish(self, job: Job, workplace: Workplace, *, name: str | None, by: str) -> None:
         """Publish the bundle in ``workplace`` as the next version of ``name`` (None: of the job's).
@@ -181,7 +120,7 @@ class Publisher:
         Raises:
             UnprocessableError: an invalid name.
             ConflictError: the job is not done, or was published under another name.
-            PublishError: it cannot be put into the folder. BundleError: damaged. SignatureError: an unusable key.
+            PublishError: the version was taken meanwhile. BundleError: damaged. SignatureError: an unusable key.
             UsageError: the key may not sign releases by the newest key list. StorageError: the disk is full.
         """
         name = name or job.published_name or job.request.name
@@ -189,7 +128,7 @@ class Publisher:
         if job.state is not State.DONE:
             raise ConflictError(f"the job is {job.state}", hint="only a job that is done has a bundle")
         noted, version, digest = job.published_name, job.published_version, job.digest
-        if job.published is None and noted and is_published(noted, version, digest, catalogue=self._catalogue):
+        if job.published is None and noted and is_published(noted, version, digest, bundles=self._bundles):
             job = self._mark(job, workplace)  # the server was killed before it could
         if job.published is not None:
             if job.published_name != name:
@@ -204,9 +143,9 @@ class Publisher:
         return self._store.find(job.id)
 
     def _seal_and_move(self, job: Job, out: Path, name: str, by: str) -> None:
-        version = next_version(name, catalogue=self._catalogue, folder=self._folder)
+        version = self._bundles.next_version(name)
         with storage_errors(out):
-            signer = Signer.of(self._private_key, self._folder)
+            signer = Signer.of(self._private_key, self._bundles.key_lists())
             digest = seal(out, name=name, version=version, signer=signer, now_s=self._now().timestamp())
         self._store.note_publication(job.id, name=name, version=version, digest=digest, by=by)
-        publish(out, name=name, version=version, folder=self._folder, catalogue=self._catalogue)
+        self._bundles.publish(out, name=name, version=version)

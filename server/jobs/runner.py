@@ -29,7 +29,7 @@ from server.jobs.store import Job, JobStore, State
 from server.jobs.worker import Failure, arguments_of, failure_of, start_worker
 from server.jobs.workplace import ProgressReport, Workplace
 from server.settings import Settings
-from server.state.catalogue import Catalogue
+from server.state.bundle_store import BundleStore
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class _Work:
 
 
 class JobRunner:
-    """Runs jobs of ``store`` within the limits in ``settings``; ``publish`` puts a bundle into the served folder.
+    """Runs jobs of ``store`` within the limits in ``settings``; ``publish`` serves a bundle.
 
     The data folder contains the jobs' folders and ``data.toml``. The thread runs from ``start`` to ``close``, which
     stops the workers; the next server resumes their jobs. ``user``: of the workers; None: the server's own.
@@ -65,16 +65,16 @@ class JobRunner:
     def __init__(
         self,
         store: JobStore,
-        catalogue: Catalogue,
+        bundles: BundleStore,
         settings: Settings,
         *,
         now: Callable[[], datetime],
         user: JobUser | None = None,
     ) -> None:
         self._store, self._settings, self._now, self._user = store, settings, now, user
-        self._folder, self._data_folder = settings.folder.absolute(), settings.data_folder.absolute()
+        self._data_folder = settings.data_folder.absolute()
         self._jobs_folder = self._data_folder / "jobs"
-        self._publisher = Publisher(store, catalogue, self._folder, private_key=settings.signing_key, now=now)
+        self._publisher = Publisher(store, bundles, private_key=settings.signing_key, now=now)
         self._claim: int | None = None  # file descriptor of the lock file
         self._recovered = False
         self._wake, self._closed = threading.Event(), False
@@ -125,7 +125,9 @@ class JobRunner:
 
     def names_of_paths(self, job_id: str) -> dict[str, str]:
         """Replacements for paths of this machine in messages to clients."""
-        folders = (self.workplace(job_id).folder, self._data_folder, self._folder)
+        folders = [self.workplace(job_id).folder, self._data_folder]
+        if self._settings.folder is not None:
+            folders.append(self._settings.folder.absolute())
         names = {f"{folder}/": "" for folder in folders}
         with contextlib.suppress(PathweaveError):
             names |= locations(self.references())

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 import msgspec
+import sqlalchemy as sa
 
 from device_sdk.files.atomic import decode_json
 from server.errors import NotFoundError, QueueFullError
 from server.jobs.job_request import JobRequest
 from server.state.database import Database, utc_now
+from server.state.tables import JOBS
 
 
 class State(StrEnum):
@@ -64,9 +66,10 @@ class Job:
         return f"jobs/{self.client}/{self.request.name}"
 
 
-_COLUMNS = ", ".join(field.name for field in fields(Job))
+_COLUMNS = [JOBS.c[field.name] for field in fields(Job)]
+_ALL = sa.select(*_COLUMNS)
 NO_JOB, NO_JOB_HINT = "there is no such job", "GET /v1/jobs lists them"  # the same for jobs of other clients
-_UNFINISHED = "state IN ('queued', 'running')"
+_QUEUED = sa.select(sa.func.count()).where(JOBS.c.state == State.QUEUED)
 
 
 class JobStore:
@@ -82,11 +85,17 @@ class JobStore:
 
     def add(self, job_id: str, request: JobRequest, *, client: str, weights_sha256: str | None, max_queued: int) -> Job:
         """Queue a job (QueueFullError if ``max_queued`` are waiting)."""
-        row = (job_id, client, msgspec.json.encode(request), weights_sha256, State.QUEUED, self._time())
+        row = {
+            "id": job_id,
+            "client": client,
+            "request": msgspec.json.encode(request),
+            "weights_sha256": weights_sha256,
+            "state": State.QUEUED,
+            "created": self._time(),
+        }
         with self._database.writing() as connection:
             self._require_place(connection, max_queued)
-            columns = "id, client, request, weights_sha256, state, created"
-            connection.execute(f"INSERT INTO jobs ({columns}) VALUES (?, ?, ?, ?, ?, ?)", row)
+            connection.execute(sa.insert(JOBS), row)
         return self.find(job_id)
 
     def require_place(self, max_queued: int) -> None:
@@ -96,88 +105,88 @@ class JobStore:
 
     def find(self, job_id: str) -> Job:
         """The job of this id (NotFoundError if there is none)."""
-        jobs = self._select("WHERE id = ?", job_id)
+        jobs = self._select(_ALL.where(JOBS.c.id == job_id))
         if not jobs:
             raise NotFoundError(NO_JOB, hint=NO_JOB_HINT)
         return jobs[0]
 
     def latest(self, count: int, *, client: str | None = None) -> list[Job]:
         """The newest jobs first, of all clients or only of ``client``."""
-        return self._select("WHERE coalesce(client = ?, TRUE) ORDER BY number DESC LIMIT ?", client, count)
+        query = _ALL if client is None else _ALL.where(JOBS.c.client == client)
+        return self._select(query.order_by(JOBS.c.number.desc()).limit(count))
 
     def in_state(self, state: State) -> list[Job]:
         """The jobs in ``state``, the oldest first."""
-        return self._select("WHERE state = ? ORDER BY number", state)
+        return self._select(_ALL.where(JOBS.c.state == state).order_by(JOBS.c.number))
 
     def start(self, job_id: str, *, version: int) -> bool:
         """Queued becomes running; False if it is not queued."""
-        change = "state = 'running', version = ?, started = coalesce(started, ?)"
-        return self._change(job_id, "queued", change, version, self._time())
+        started = sa.func.coalesce(JOBS.c.started, self._time())
+        return self._change(job_id, State.QUEUED, state=State.RUNNING, version=version, started=started)
 
     def note_worker(self, job_id: str, worker: str) -> bool:
         """Store the worker process of a running job."""
-        return self._change(job_id, "running", "worker = ?", worker)
+        return self._change(job_id, State.RUNNING, worker=worker)
 
     def queue_again(self, job_id: str) -> bool:
         """Running becomes queued, since its worker has ended. It keeps its version, which its saved work belongs to."""
-        return self._change(job_id, "running", "state = 'queued', worker = NULL, digest = NULL")
+        return self._change(job_id, State.RUNNING, state=State.QUEUED, worker=None, digest=None)
 
     def finish(self, job_id: str, digest: str) -> bool:
         """Running becomes done, with a bundle of this digest; False if it is not running."""
-        change = "state = 'done', digest = ?, worker = NULL, finished = ?"
-        return self._change(job_id, "running", change, digest, self._time())
+        return self._change(job_id, State.RUNNING, state=State.DONE, digest=digest, worker=None, finished=self._time())
 
     def fail(self, job_id: str, error: str, hint: str | None = None) -> bool:
         """Running becomes failed; False if it is not running."""
-        change = "state = 'failed', error = ?, hint = ?, worker = NULL, finished = ?"
-        return self._change(job_id, "running", change, error, hint, self._time())
+        return self._change(
+            job_id, State.RUNNING, state=State.FAILED, error=error, hint=hint, worker=None, finished=self._time()
+        )
 
     def note_publication(self, job_id: str, *, name: str, version: int, digest: str, by: str) -> bool:
         """Store name, version and digest before publication, so that it is recognised after a kill."""
-        change = "published_name = ?, published_version = ?, digest = ?, published_by = ?"
-        return self._change(job_id, "done", change, name, version, digest, by)
+        return self._change(
+            job_id, State.DONE, published_name=name, published_version=version, digest=digest, published_by=by
+        )
 
     def mark_published(self, job_id: str) -> bool:
         """Store that the noted publication has taken place."""
-        return self._change(job_id, "done", "published = ?", self._time())
+        return self._change(job_id, State.DONE, published=self._time())
 
     def cancel(self, job_id: str) -> bool:
         """Queued or running becomes cancelled; False if it is neither."""
-        change = "state = 'cancelled', worker = NULL, finished = ?"
-        return any(self._change(job_id, state, change, self._time()) for state in ("queued", "running"))
+        change = {"state": State.CANCELLED, "worker": None, "finished": self._time()}
+        return any(self._change(job_id, state, **change) for state in (State.QUEUED, State.RUNNING))
 
     def forget_old(self, keep: int) -> list[str]:
         """Delete all finished jobs but the ``keep`` newest of each client; returns their ids."""
-        query = f"""
-            SELECT id FROM (
-                SELECT id, row_number() OVER (PARTITION BY client ORDER BY number DESC) AS place
-                FROM jobs WHERE NOT ({_UNFINISHED})
-            ) WHERE place > ?
-        """
+        jobs = JOBS.c
+        place = sa.func.row_number().over(partition_by=jobs.client, order_by=jobs.number.desc())
+        finished = sa.select(jobs.id, place.label("place")).where(jobs.state.not_in((State.QUEUED, State.RUNNING)))
+        ranked = finished.subquery()
         with self._database.writing() as connection:
-            ids = [row[0] for row in connection.execute(query, (keep,)).fetchall()]
-            connection.executemany("DELETE FROM jobs WHERE id = ?", [(job_id,) for job_id in ids])
+            ids = list(connection.execute(sa.select(ranked.c.id).where(ranked.c.place > keep)).scalars())
+            connection.execute(sa.delete(JOBS).where(jobs.id.in_(ids)))
         return ids
 
     def ids(self) -> set[str]:
         """The ids of all jobs."""
         with self._database.reading() as connection:
-            return {row[0] for row in connection.execute("SELECT id FROM jobs").fetchall()}
+            return set(connection.execute(sa.select(JOBS.c.id)).scalars())
 
-    def _require_place(self, connection: sqlite3.Connection, max_queued: int) -> None:
-        [queued] = connection.execute("SELECT count(*) FROM jobs WHERE state = 'queued'").fetchone()
+    def _require_place(self, connection: sa.Connection, max_queued: int) -> None:
+        queued = connection.execute(_QUEUED).scalar_one()
         if queued >= max_queued:
             raise QueueFullError(f"{queued} jobs are waiting", hint="try again when one of them has started")
 
-    def _change(self, job_id: str, before: str, change: str, *values: object) -> bool:
+    def _change(self, job_id: str, before: State, **values: object) -> bool:
         # Compare and set: of two concurrent changes, only one succeeds.
         with self._database.writing() as connection:
-            statement = f"UPDATE jobs SET {change} WHERE id = ? AND state = ?"
-            return bool(connection.execute(statement, (*values, job_id, before)).rowcount)
+            changed = sa.update(JOBS).where(JOBS.c.id == job_id, JOBS.c.state == before).values(**values)
+            return bool(connection.execute(changed).rowcount)
 
-    def _select(self, condition: str, *values: object) -> list[Job]:
+    def _select(self, query: sa.Select[Any]) -> list[Job]:
         with self._database.reading() as connection:
-            rows = connection.execute(f"SELECT {_COLUMNS} FROM jobs {condition}", values).fetchall()
+            rows = connection.execute(query).all()
         return [
             Job(job_id, client, decode_json(request, JobRequest), weights, State(state), *rest)
             for job_id, client, request, weights, state, *rest in rows

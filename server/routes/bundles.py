@@ -20,24 +20,27 @@ from server.access.scopes import Scope
 from server.errors import NotFoundError
 from server.http.serving import Lane
 from server.services import Services
-from server.state.catalogue import Catalogue, ServedBundle
+from server.state.bundle_store import BundleStore
+from server.state.catalogue import ServedBundle
 
 _BYTES = "application/octet-stream"
+# Only clients that say so are sent elsewhere: SDKs do not follow redirects, so that their token goes nowhere else.
+_TAKES, _SIGNED_URL = "Pathweave-Takes", "signed-url"
 _FOR_EVER_S = 365 * 24 * 3600
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}")
 
 
 def routes(services: Services) -> Blueprint:
     """The routes of bundles."""
-    blueprint, catalogue = Blueprint("bundles", __name__, url_prefix="/v1/bundles"), services.catalogue
+    blueprint, bundles = Blueprint("bundles", __name__, url_prefix="/v1/bundles"), services.bundles
     route = partial(Route, scope=Scope.DEVICE, lane=Lane.DELIVERY)
-    blueprint.add_url_rule("", "list", route(_list, catalogue))
-    blueprint.add_url_rule("/<name>", "describe", route(_describe, catalogue))
-    blueprint.add_url_rule(f"/<name>/{MANIFEST}", "manifest", route(_manifest, catalogue))
-    blueprint.add_url_rule(f"/<name>/{SIGNATURE}", "signature", route(_signature, catalogue))
-    blueprint.add_url_rule(f"/<name>/{RELEASE}", "release", route(_release, catalogue))
-    blueprint.add_url_rule(f"/<name>/{KEYS}/<number>.json", "key_list", route(_key_list, catalogue))
-    blueprint.add_url_rule(f"/<name>/{BLOBS}/<blob>", "blob", route(_blob, catalogue))
+    blueprint.add_url_rule("", "list", route(_list, bundles))
+    blueprint.add_url_rule("/<name>", "describe", route(_describe, bundles))
+    blueprint.add_url_rule(f"/<name>/{MANIFEST}", "manifest", route(_manifest, bundles))
+    blueprint.add_url_rule(f"/<name>/{SIGNATURE}", "signature", route(_signature, bundles))
+    blueprint.add_url_rule(f"/<name>/{RELEASE}", "release", route(_release, bundles))
+    blueprint.add_url_rule(f"/<name>/{KEYS}/<number>.json", "key_list", route(_key_list, bundles))
+    blueprint.add_url_rule(f"/<name>/{BLOBS}/<blob>", "blob", route(_blob, bundles))
     return blueprint
 
 
@@ -52,43 +55,48 @@ def summary(served: ServedBundle) -> dict[str, Any]:
     }
 
 
-def _list(catalogue: Catalogue) -> Response:
-    return jsonify({"bundles": [summary(served) for served in catalogue.listing().served]})
+def _list(bundles: BundleStore) -> Response:
+    return jsonify({"bundles": [summary(served) for served in bundles.listing().served]})
 
 
-def _describe(catalogue: Catalogue, name: str) -> Response:
-    served = catalogue.find(name)
+def _describe(bundles: BundleStore, name: str) -> Response:
+    served = bundles.find(name)
     return jsonify({**summary(served), "blobs": dict(served.blob_sizes)})
 
 
-def _manifest(catalogue: Catalogue, name: str) -> Response:
-    return _replaceable(catalogue.find(name).manifest)
+def _manifest(bundles: BundleStore, name: str) -> Response:
+    return _replaceable(bundles.find(name).manifest)
 
 
-def _signature(catalogue: Catalogue, name: str) -> Response:
-    signature = catalogue.find(name).signature
+def _signature(bundles: BundleStore, name: str) -> Response:
+    signature = bundles.find(name).signature
     if signature is None:
         raise NotFoundError(f"the bundle {name} is not signed")
     return _replaceable(signature, mimetype=_BYTES)
 
 
-def _release(catalogue: Catalogue, name: str) -> Response:
-    release = catalogue.find(name).release
+def _release(bundles: BundleStore, name: str) -> Response:
+    release = bundles.find(name).release
     if release is None:
         raise NotFoundError(f"the bundle {name} is not released", hint="pathweave sign release sign")
     return _replaceable(release)
 
 
-def _key_list(catalogue: Catalogue, name: str, number: str) -> Response:
+def _key_list(bundles: BundleStore, name: str, number: str) -> Response:
     if not _NUMBER.fullmatch(number):
         raise NotFoundError("key lists have numbers from 1 on")
-    return _replaceable(catalogue.find_key_list(name, int(number)))
+    return _replaceable(bundles.find_key_list(name, int(number)))
 
 
-def _blob(catalogue: Catalogue, name: str, blob: str) -> Response:
+def _blob(bundles: BundleStore, name: str, blob: str) -> Response:
     # Only names in a manifest map to a file: 64 hexadecimal digits, checked when the manifest was read.
+    if request.method == "GET" and request.headers.get(_TAKES) == _SIGNED_URL:
+        address = bundles.signed_url(name, blob)
+        if address is not None:
+            # The address is a secret for a while: it is neither cached nor in a body that proxies log.
+            return Response(status=307, headers={"Location": address, "Cache-Control": "no-store", "Vary": _TAKES})
     try:
-        reply = _conditional(catalogue.find_blob(name, blob), blob, mimetype=_BYTES)
+        reply = _conditional(bundles.find_blob(name, blob), blob, mimetype=_BYTES)
     except FileNotFoundError as error:
         raise NotFoundError(f"the bundle {name} was just replaced", hint="fetch its manifest again") from error
     reply.headers["Cache-Control"] = f"private, max-age={_FOR_EVER_S}, immutable"

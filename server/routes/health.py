@@ -1,4 +1,4 @@
-"""``GET /health``: liveness and load, without authentication."""
+"""``GET /health``: liveness and load; ``GET /ready``: whether it can do its work. Without authentication."""
 
 from __future__ import annotations
 
@@ -9,16 +9,31 @@ from server.access.route import Route
 from server.http.serving import Lane
 from server.services import Services
 
+_RETRY_S = "5"
+
 
 def routes(services: Services) -> Blueprint:
-    """The route of health."""
+    """The routes of health."""
     blueprint = Blueprint("health", __name__)
     blueprint.add_url_rule("/health", "health", Route(_health, services, scope=None, lane=Lane.QUICK))
+    blueprint.add_url_rule("/ready", "ready", Route(_ready, services, scope=None, lane=Lane.QUICK))
     return blueprint
 
 
+def _ready(services: Services) -> Response:
+    away = services.readiness.away()
+    states = {part: "away" if part in away else "ok" for part in ("database", "bundles")}
+    if not (away or services.queue.closed):
+        return jsonify({"ready": True, **states})
+    reason = " and ".join(away) + (" are away" if len(away) > 1 else " is away") if away else "the server is stopping"
+    reply = jsonify({"error": reason, "ready": False, **states})
+    reply.status_code = 503
+    reply.headers["Retry-After"] = _RETRY_S
+    return reply
+
+
 def _health(services: Services) -> Response:
-    listing = services.catalogue.listing()
+    listing = services.bundles.listing()
     return jsonify(
         {
             "status": "stopping" if services.queue.closed else "ok",

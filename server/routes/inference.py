@@ -115,7 +115,7 @@ def _check_rows(rows: int, max_rows: int) -> None:
 
 
 def _find(services: Services, model: str, version: str | None) -> OfferedModel:
-    versions = services.catalogue.listing().bundles.get(bundle_of(model), ())
+    versions = services.bundles.listing().bundles.get(bundle_of(model), ())
     found = offered(versions[0].bundle, model) if versions else None
     if found is None:
         raise NotFoundError(f"there is no model {model[:80]!r}")

@@ -54,7 +54,12 @@ def _list(services: Services) -> Response:
 
 def _add(services: Services) -> Response:
     job = take_job(
-        request, client=client().name, settings=services.settings, store=services.jobs, runner=services.runner
+        request,
+        client=client().name,
+        settings=services.settings,
+        store=services.jobs,
+        runner=services.runner,
+        bundles=services.bundles,
     )
     reply = jsonify(_described(services, job))
     reply.status_code = 202

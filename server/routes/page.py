@@ -58,7 +58,7 @@ def routes(services: Services) -> Blueprint:
 
 def _page(services: Services) -> Response:
     logs = services.logs
-    listing = services.catalogue.listing()
+    listing = services.bundles.listing()
     served = (one for versions in listing.bundles.values() for one in versions)
     names = {one.bundle.digest: f"{one.name} {one.version}" for one in served}
     dropped = {device.device: device.dropped for device in logs.devices()}

@@ -85,7 +85,7 @@ def routes(services: Services) -> Blueprint:
 
 def _decide(services: Services) -> Response:
     asked = read_json(request, PlacementRequest, max_bytes=_MAX_BYTES, what="placement request")
-    served = services.catalogue.find(asked.bundle)
+    served = services.bundles.find(asked.bundle)
     placement = decide(asked, served.bundle.supernet, version=served.version)
     return jsonify(placement | {"digest": served.bundle.digest})
 

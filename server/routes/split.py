@@ -39,7 +39,7 @@ def routes(services: Services) -> Blueprint:
 
 def _profile(services: Services, profiles: ServerProfiles, name: str) -> Response:
     """The cost of every block of a bundle on this server. The first request waits for the measurement."""
-    found = profiles.of(services.catalogue.find(name).bundle)
+    found = profiles.of(services.bundles.find(name).bundle)
     return Response(msgspec.json.encode(found), mimetype="application/json")
 
 

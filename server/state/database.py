@@ -1,96 +1,35 @@
-"""The server's SQLite file: tokens, enrolment codes, log lines and jobs.
+"""The server's database: tokens, enrolment codes, log lines and jobs, in a SQLite file or in PostgreSQL.
 
-Each use opens a connection, so threads share none.
+Each use has a connection of its own, so threads share none.
 """
 
 from __future__ import annotations
 
 import contextlib
-import sqlite3
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, cast
 
-from device_sdk.errors import StorageError
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from device_sdk.errors import StorageError, UsageError
+from device_sdk.extras import require
+from server.state.schema import upgrade
 
 _BUSY_TIMEOUT_S = 10.0
 _IDLE_CONNECTIONS = 4  # that stay open
+_SERVER_CONNECTIONS = 16  # of one replica; more requests wait
+_SERVER_PATIENCE_S = 10  # for a connection, a statement or a lock
+_WRITES = "pathweave_writes"
 
-# The statements that lead from each version of the schema to the next. Released ones never change.
-_MIGRATIONS = (
-    """
-CREATE TABLE IF NOT EXISTS tokens (
-    name TEXT PRIMARY KEY,
-    hash BLOB NOT NULL UNIQUE,     -- sha256 of the token, which is not stored
-    created TEXT NOT NULL,
-    expires TEXT NOT NULL,
-    revoked INTEGER NOT NULL DEFAULT 0
-) STRICT;
-CREATE TABLE IF NOT EXISTS log_lines (
-    id INTEGER PRIMARY KEY,
-    device TEXT NOT NULL,
-    digest BLOB NOT NULL,          -- sha256 of the line as received
-    time TEXT NOT NULL,            -- timestamp of the line, in UTC
-    received TEXT NOT NULL,
-    event TEXT NOT NULL,
-    line BLOB NOT NULL,
-    UNIQUE (device, digest)
-) STRICT;
-CREATE INDEX IF NOT EXISTS log_lines_by_device ON log_lines (device, event, time);
-CREATE INDEX IF NOT EXISTS log_lines_by_time ON log_lines (time);
-CREATE TABLE IF NOT EXISTS jobs (
-    number INTEGER PRIMARY KEY,    -- order of arrival
-    id TEXT NOT NULL UNIQUE,
-    client TEXT NOT NULL,
-    request BLOB NOT NULL,         -- JSON, checked
-    weights_sha256 TEXT,
-    state TEXT NOT NULL,
-    version INTEGER,               -- of the bundle, set at the first start
-    worker TEXT,                   -- pid and start time of its process, while it runs
-    digest TEXT,                   -- of the manifest, set just before publishing
-    error TEXT,
-    hint TEXT,
-    created TEXT NOT NULL,
-    started TEXT,
-    finished TEXT
-) STRICT;
-""",
-    # Until this version every token could do everything but manage tokens. Existing ones keep that.
-    """
-ALTER TABLE tokens ADD COLUMN scope TEXT NOT NULL DEFAULT 'device';
--- The device whose log lines it may send. NULL: not bound.
-ALTER TABLE tokens ADD COLUMN device TEXT;
-UPDATE tokens SET scope = 'operator';
-UPDATE log_lines SET time = received WHERE time > received;
-CREATE TABLE enrolment_codes (
-    hash BLOB PRIMARY KEY,         -- sha256 of the code, which is not stored
-    device TEXT,                   -- the device that it enrols; NULL: any new one
-    days REAL NOT NULL,            -- validity of the token
-    created TEXT NOT NULL,
-    expires TEXT NOT NULL,
-    used TEXT                      -- when it was exchanged
-) STRICT;
-CREATE TABLE dropped_lines (
-    number INTEGER PRIMARY KEY,    -- order of arrival
-    device TEXT NOT NULL,
-    digest BLOB NOT NULL,
-    UNIQUE (device, digest)
-) STRICT;
-CREATE TABLE retention (
-    device TEXT PRIMARY KEY,
-    dropped INTEGER NOT NULL       -- lines that retention has dropped
-) STRICT;
-ALTER TABLE jobs ADD COLUMN published_name TEXT;
-ALTER TABLE jobs ADD COLUMN published_version INTEGER;
-ALTER TABLE jobs ADD COLUMN published_by TEXT;
--- When. The three columns above are set just before.
-ALTER TABLE jobs ADD COLUMN published TEXT;
-UPDATE jobs SET published_name = json_extract(CAST(request AS TEXT), '$.name'), published_version = version,
-    published_by = client, published = finished WHERE state = 'done';
-CREATE INDEX log_lines_by_arrival ON log_lines (device, id);
-""",
-)
-SCHEMA_VERSION = len(_MIGRATIONS)
+POSTGRESQL = "postgresql"
+_SCHEMES = ("postgresql", "postgres")
+_SECRETS = ("password", "sslpassword")  # in the query of a URL
 
 
 def utc_now() -> datetime:
@@ -99,93 +38,161 @@ def utc_now() -> datetime:
 
 
 class Database:
-    """The SQLite file at ``path``, created with its folder if missing.
+    """The SQLite file at ``location``, created with its folder if missing, or the PostgreSQL database at that URL.
+
+    Its schema is brought up to date, unless ``upgraded`` is false. ``name``: for people, without a password.
 
     Raises:
-        StorageError: it cannot be created or read, or has a newer version. All methods raise it too.
+        StorageError: it cannot be created, reached or read, or has a newer version. All methods raise it too.
+        UsageError: not the URL of a PostgreSQL database. MissingExtraError: its driver is not installed.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._idle: list[tuple[sqlite3.Connection, tuple[int, int] | None]] = []
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise StorageError(f"cannot create {path.parent}: {error.strerror}", hint=_HINT) from error
+    def __init__(self, location: Path | str, *, upgraded: bool = True) -> None:
+        if isinstance(location, Path):
+            self.name, self._hint = str(location), "free some space, or choose another folder with --data"
+            _make_folder(location.parent, self._hint)
+            self._engine = _sqlite(location)
+        else:
+            url = parsed_url(location)
+            self.name = shown(url)
+            self._hint = "see that PostgreSQL runs and that --database names it"
+            self._engine = _postgresql(url)
+        if upgraded:
+            with self.writing() as connection:
+                upgrade(connection, named=self.name)
+
+    @property
+    def is_shared(self) -> bool:
+        """True if other machines may use it at the same time."""
+        return self._engine.dialect.name == POSTGRESQL
+
+    def check(self) -> None:
+        """Raise StorageError unless the database answers."""
         with self.reading() as connection:
-            connection.execute("PRAGMA journal_mode = WAL")
-        with self.writing() as connection:
-            self._prepare(connection)
+            connection.execute(sa.select(1))
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> Iterator[sa.Connection]:
         """A connection for one thread; read its rows to the end in here. Some stay open: opening one takes 0.5 ms."""
-        try:
-            connection = self._idle_connection() or self._connect()
-            try:
-                yield connection
-            except BaseException:
-                connection.close()
-                raise
-            self._keep(connection)
-        except sqlite3.Error as error:
-            raise StorageError(f"cannot use {self._path}: {error}", hint=_HINT) from error
+        with self._connected(writes=False) as connection:
+            yield connection
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """A connection in a transaction, which is rolled back on an exception."""
-        with self.reading() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-            connection.execute("COMMIT")
+    def writing(self) -> Iterator[sa.Connection]:
+        """A connection in a transaction, which is rolled back on an exception.
+
+        On SQLite writers take turns. On PostgreSQL they run beside each other: what must not change meanwhile is
+        locked by row, and what must be there once has a unique key.
+        """
+        with self._connected(writes=True) as connection, connection.begin():
+            yield connection
 
     def close(self) -> None:
         """Close the connections that are kept open; new ones are opened when needed."""
-        while (connection := self._idle_connection()) is not None:
-            connection.close()
+        self._engine.dispose()
 
-    def _idle_connection(self) -> sqlite3.Connection | None:
-        """One that was kept, unless the file was replaced since."""
-        file = self._file()
-        while True:
-            try:
-                connection, opened = self._idle.pop()
-            except IndexError:
-                return None
-            if opened == file:
-                return connection
-            connection.close()
-
-    def _keep(self, connection: sqlite3.Connection) -> None:
-        if len(self._idle) < _IDLE_CONNECTIONS and not connection.in_transaction:
-            self._idle.append((connection, self._file()))
-        else:
-            connection.close()
-
-    def _file(self) -> tuple[int, int] | None:
-        """Device and inode of the file, which tell it from one that replaces it; None if it is absent."""
+    @contextlib.contextmanager
+    def _connected(self, *, writes: bool) -> Iterator[sa.Connection]:
         try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino
-
-    def _connect(self) -> sqlite3.Connection:
-        # One thread at a time has it, but not always the same.
-        return sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        [version] = connection.execute("PRAGMA user_version").fetchone()
-        if version > SCHEMA_VERSION:
-            raise StorageError(f"{self._path} was written by a newer server", hint="update Pathweave")
-        for migration in _MIGRATIONS[version:]:
-            for statement in migration.split(";\n"):
-                connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            with self._engine.connect() as connection:
+                yield connection.execution_options(**{_WRITES: writes})
+        except DBAPIError as error:
+            raise StorageError(f"cannot use {self.name}: {_first_line(error.orig)}", hint=self._hint) from error
+        except PoolTimeoutError as error:
+            raise StorageError(f"all connections to {self.name} are in use", hint=self._hint) from error
+        except SQLAlchemyError as error:
+            raise StorageError(f"cannot use {self.name}: {_first_line(error)}", hint=self._hint) from error
 
 
-_HINT = "free some space, or choose another folder with --data"
+def insert(connection: sa.Connection, table: sa.Table) -> sqlite.Insert:
+    """An insert that may say what it does on a conflict; both engines take the same."""
+    made = postgresql.insert(table) if connection.dialect.name == POSTGRESQL else sqlite.insert(table)
+    return cast("sqlite.Insert", made)
+
+
+def parsed_url(text: str) -> sa.URL:
+    """The URL of a PostgreSQL database, for our driver.
+
+    Raises:
+        UsageError: it is none. Its text is not repeated: it may hold a password.
+    """
+    try:
+        url = sa.make_url(text)
+        known = url.drivername.partition("+")[0] in _SCHEMES
+    except (SQLAlchemyError, ValueError):
+        known = False
+    if not known:
+        raise UsageError("--database is no URL of a database", hint="write postgresql://USER:PASSWORD@HOST/DATABASE")
+    return url.set(drivername="postgresql+psycopg")
+
+
+def shown(url: sa.URL) -> str:
+    """A URL for people, without passwords."""
+    return url.difference_update_query(_SECRETS).render_as_string(hide_password=True)
+
+
+def _make_folder(folder: Path, hint: str) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise StorageError(f"cannot create {folder}: {error.strerror}", hint=hint) from error
+
+
+def _sqlite(path: Path) -> sa.Engine:
+    engine = sa.create_engine(
+        sa.URL.create("sqlite", database=str(path)),
+        pool_size=_IDLE_CONNECTIONS,
+        max_overflow=-1,
+        # One thread at a time has a connection, but not always the same.
+        connect_args={"timeout": _BUSY_TIMEOUT_S, "isolation_level": None, "check_same_thread": False},
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def opened(connection: Any, record: Any) -> None:
+        connection.execute("PRAGMA journal_mode = WAL")
+        record.info["file"] = _identity(path)
+
+    @sa.event.listens_for(engine, "checkout")
+    def used(connection: Any, record: Any, proxy: Any) -> None:
+        if record.info["file"] != _identity(path):
+            raise DisconnectionError("the file was replaced")  # the pool opens another
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        # Writers wait for each other here: a reader that becomes a writer could not.
+        writes = connection.get_execution_options().get(_WRITES, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode of a file, which tell it from one that replaces it; None if it is absent."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _postgresql(url: sa.URL) -> sa.Engine:
+    require("psycopg", extra="fleet")
+    waits_ms = 1000 * _SERVER_PATIENCE_S
+    return sa.create_engine(
+        url,
+        pool_size=_IDLE_CONNECTIONS,
+        max_overflow=_SERVER_CONNECTIONS - _IDLE_CONNECTIONS,
+        pool_timeout=_SERVER_PATIENCE_S,
+        pool_pre_ping=True,  # after PostgreSQL was restarted, the first request succeeds
+        connect_args={
+            "connect_timeout": _SERVER_PATIENCE_S // 2,
+            "application_name": "pathweave",
+            "client_encoding": "utf8",  # also of a database that has none
+            "options": f"-c statement_timeout={waits_ms} -c lock_timeout={waits_ms}",
+            "tcp_user_timeout": waits_ms,
+        },
+    )
+
+
+def _first_line(error: object) -> str:
+    return (str(error).strip().splitlines() or ["it failed"])[0]

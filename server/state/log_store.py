@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
+import sqlalchemy as sa
 
 from device_sdk.files.atomic import decode_json
 from device_sdk.logs.adaptation_log import SCHEMA_VERSION, LogLine
 from server.errors import MalformedError, UnprocessableError
-from server.state.database import Database, utc_now
+from server.state.database import Database, insert, utc_now
+from server.state.tables import DROPPED_LINES, LOG_LINES, RETENTION
 
 _MAX_SKEW = timedelta(minutes=5)
+_ROWS_AT_ONCE = 500  # SQLite takes 32,766 parameters
 _DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
@@ -114,13 +117,6 @@ class StoredLine:
     line: LogLine
 
 
-_INSERT = """
-    INSERT OR IGNORE INTO log_lines (device, digest, time, received, event, line)
-    SELECT :device, :digest, :time, :received, :event, :line
-    WHERE NOT EXISTS (SELECT 1 FROM dropped_lines WHERE device = :device AND digest = :digest)
-"""
-
-
 class LogStore:
     """Log lines in a database; per device the ``keep_lines`` that arrived last.
 
@@ -149,7 +145,7 @@ class LogStore:
         """
         now = self._now()
         received, latest = (time.isoformat(timespec="milliseconds") for time in (now, now + _MAX_SKEW))
-        rows = [
+        rows: list[dict[str, object]] = [
             {
                 "device": device,
                 "digest": line.digest,
@@ -161,58 +157,89 @@ class LogStore:
             for line in lines
         ]
         with self._database.writing() as connection:
-            accepted = connection.executemany(_INSERT, rows).rowcount if rows else 0
-            self._let_go(connection, device)
-            row = connection.execute("SELECT dropped FROM retention WHERE device = ?", (device,)).fetchone()
-        return Ingested(accepted, len(lines) - accepted, row[0] if row else 0)
+            lock_device(connection, device)
+            accepted = _insert_new(connection, device, rows)
+            dropped = self._let_go(connection, device)
+        return Ingested(accepted, len(lines) - accepted, dropped)
 
     def latest(self, count: int) -> list[StoredLine]:
         """The latest lines of all devices, the newest first."""
-        query = "SELECT device, received, time, line FROM log_lines ORDER BY time DESC, id DESC LIMIT ?"
-        return self._lines(query, (count,))
+        return self._lines(_STORED.order_by(LOG_LINES.c.time.desc(), LOG_LINES.c.id.desc()).limit(count))
 
     def latest_of_each_event(self, devices: int) -> list[StoredLine]:
-        """The latest line of each kind of event, for the ``devices`` with the most recent lines."""
-        # SQLite takes the other columns from the row that has the maximum.
-        query = """
-            SELECT device, received, max(time), line FROM log_lines WHERE device IN
-                (SELECT device FROM log_lines GROUP BY device ORDER BY max(received) DESC LIMIT ?)
-            GROUP BY device, event
-        """
-        return self._lines(query, (devices,))
+        """The latest line of each kind of event, for the ``devices`` with the most recent lines, grouped by device."""
+        lines = LOG_LINES.c
+        recent = sa.select(lines.device).group_by(lines.device).order_by(sa.func.max(lines.received).desc())
+        place = sa.func.row_number().over(
+            partition_by=(lines.device, lines.event), order_by=(lines.time.desc(), lines.id.desc())
+        )
+        ranked = sa.select(lines.id, place.label("place")).where(lines.device.in_(recent.limit(devices))).subquery()
+        chosen = sa.select(ranked.c.id).where(ranked.c.place == 1)
+        return self._lines(_STORED.where(lines.id.in_(chosen)).order_by(lines.device, lines.event))
 
     def devices(self) -> list[Device]:
         """All devices that sent lines, the latest first."""
-        query = """
-            SELECT device, count(*), max(received), coalesce(dropped, 0)
-            FROM log_lines LEFT JOIN retention USING (device)
-            GROUP BY device ORDER BY max(received) DESC
-        """
-        with self._database.reading() as connection:
-            return [Device(*row) for row in connection.execute(query).fetchall()]
-
-    def _let_go(self, connection: sqlite3.Connection, device: str) -> None:
-        """Drop what arrived before the lines to keep; count it, and remember its digests."""
-        query = "SELECT id FROM log_lines WHERE device = ? ORDER BY id DESC LIMIT 1 OFFSET ?"
-        row = connection.execute(query, (device, self._keep_lines)).fetchone()
-        if row is None:
-            return
-        old = "FROM log_lines WHERE device = ? AND id <= ?"
-        remember = f"INSERT INTO dropped_lines (device, digest) SELECT device, digest {old} ORDER BY id"
-        connection.execute(remember, (device, *row))
-        count = connection.execute(f"DELETE {old}", (device, *row)).rowcount
-        statement = (
-            "INSERT INTO retention (device, dropped) VALUES (?, ?)"
-            " ON CONFLICT (device) DO UPDATE SET dropped = dropped + excluded.dropped"
+        lines, dropped = LOG_LINES.c, sa.func.coalesce(RETENTION.c.dropped, 0)
+        last = sa.func.max(lines.received)
+        query = (
+            sa.select(lines.device, sa.func.count(), last, dropped)
+            .select_from(LOG_LINES.outerjoin(RETENTION, lines.device == RETENTION.c.device))
+            .group_by(lines.device, RETENTION.c.dropped)
+            .order_by(last.desc(), lines.device)
         )
-        connection.execute(statement, (device, count))
-        connection.execute(
-            "DELETE FROM dropped_lines WHERE number IN"
-            " (SELECT number FROM dropped_lines WHERE device = ? ORDER BY number DESC LIMIT -1 OFFSET ?)",
-            (device, self._keep_digests),
-        )
-
-    def _lines(self, query: str, parameters: tuple[int, ...]) -> list[StoredLine]:
         with self._database.reading() as connection:
-            rows = connection.execute(query, parameters).fetchall()
+            return [Device(*row) for row in connection.execute(query)]
+
+    def _let_go(self, connection: sa.Connection, device: str) -> int:
+        """Drop what arrived before the lines to keep, and remember its digests. Returns how many went so far."""
+        lines = LOG_LINES.c
+        newest = sa.select(lines.id).where(lines.device == device).order_by(lines.id.desc())
+        last_to_go = connection.execute(newest.limit(1).offset(self._keep_lines)).scalar()
+        if last_to_go is not None:
+            old = sa.and_(lines.device == device, lines.id <= last_to_go)
+            remembered = sa.select(lines.device, lines.digest).where(old).order_by(lines.id)
+            connection.execute(sa.insert(DROPPED_LINES).from_select(["device", "digest"], remembered))
+            count = connection.execute(sa.delete(LOG_LINES).where(old)).rowcount
+            counted = sa.update(RETENTION).where(RETENTION.c.device == device)
+            connection.execute(counted.values(dropped=RETENTION.c.dropped + count))
+            self._forget_digests(connection, device)
+        dropped = sa.select(RETENTION.c.dropped).where(RETENTION.c.device == device)
+        return int(connection.execute(dropped).scalar_one())
+
+    def _forget_digests(self, connection: sa.Connection, device: str) -> None:
+        gone = DROPPED_LINES.c
+        newest = sa.select(gone.number).where(gone.device == device).order_by(gone.number.desc())
+        last_to_go = connection.execute(newest.limit(1).offset(self._keep_digests)).scalar()
+        if last_to_go is not None:
+            connection.execute(sa.delete(DROPPED_LINES).where(gone.device == device, gone.number <= last_to_go))
+
+    def _lines(self, query: sa.Select[Any]) -> list[StoredLine]:
+        with self._database.reading() as connection:
+            rows = connection.execute(query).all()
         return [StoredLine(device, received, time, decode_json(line, LogLine)) for device, received, time, line in rows]
+
+
+_STORED = sa.select(LOG_LINES.c.device, LOG_LINES.c.received, LOG_LINES.c.time, LOG_LINES.c.line)
+
+
+def lock_device(connection: sa.Connection, device: str) -> None:
+    """Have transactions on one device take turns, on all replicas, until the caller's ends."""
+    row = {"device": device, "dropped": 0}
+    connection.execute(insert(connection, RETENTION).on_conflict_do_nothing(), row)
+    connection.execute(sa.select(RETENTION.c.device).where(RETENTION.c.device == device).with_for_update())
+
+
+def _insert_new(connection: sa.Connection, device: str, rows: Sequence[dict[str, object]]) -> int:
+    """Insert the rows whose lines were never stored; returns how many."""
+    accepted = 0
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        some = rows[start : start + _ROWS_AT_ONCE]
+        digests = [row["digest"] for row in some]
+        gone = DROPPED_LINES.c
+        known = sa.select(gone.digest).where(gone.device == device, gone.digest.in_(digests))
+        dropped = {bytes(digest) for digest in connection.execute(known).scalars()}
+        new = [row for row in some if row["digest"] not in dropped]
+        if new:
+            added = insert(connection, LOG_LINES).values(new).on_conflict_do_nothing()
+            accepted += len(connection.execute(added.returning(LOG_LINES.c.id)).all())
+    return accepted

@@ -21,7 +21,7 @@ from tests.device_sdk.tiny_bundle import TinyBundle, draw_images, write_tiny_bun
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("device_sdk/", "pathweave/")
 CEILINGS = {  # files, functions
-    "open": (55, 222),
+    "open": (55, 223),
     "call": (9, 19),
     "adapt": (63, 506),
     "exits": (69, 400),

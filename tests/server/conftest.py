@@ -6,17 +6,19 @@ import json
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("flask", reason="needs the extra: pip install 'pathweave[server]'")
+pytest.importorskip("sqlalchemy", reason="needs the extra: pip install 'pathweave[server]'")
 pytest.importorskip("waitress", reason="needs the extra: pip install 'pathweave[server]'")
 
 from benchmarks.faults.serving import Reply, ask
@@ -29,9 +31,14 @@ from device_sdk.signing import signatures
 from server.app import create_app
 from server.http.request_reader import Limits
 from server.http.serving import SPARE_THREADS, HttpServer, listen, url_of
+from server.moving import move_bundles
 from server.services import Services
 from server.settings import Settings
+from server.state.database import Database
+from server.state.object_bundles import ObjectBundles
+from server.state.object_store import ObjectStore
 from tests.device_sdk.tiny_bundle import draw_images, write_tiny_bundle
+from tests.server.engines import S3, MissingEngineError, Postgres, postgres_process, s3_server
 
 PATIENCE_S = 20.0
 
@@ -73,6 +80,59 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 def tiny_bundle(tiny: Tiny) -> Bundle:
     """The tiny bundle, opened."""
     return Bundle.open(tiny.folder)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL for this run of the tests."""
+    with ExitStack() as stack:
+        try:
+            _, running = stack.enter_context(postgres_process())
+            running.prepare()
+        except MissingEngineError as error:
+            pytest.skip(str(error))
+        yield running
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3]:
+    """An S3 server for this run of the tests."""
+    with ExitStack() as stack:
+        try:
+            running = stack.enter_context(s3_server())
+        except MissingEngineError as error:
+            pytest.skip(str(error))
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for name, value in running.environment.items():
+            patch.setenv(name, value)
+        yield running
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+    """Where a database is or will be: a file, or the URL of one in PostgreSQL."""
+    if request.param == "sqlite":
+        return tmp_path / "database" / "x.sqlite3"
+    return request.getfixturevalue("postgres").new()
+
+
+@pytest.fixture
+def new_database(location: Path | str) -> Iterator[Callable[[], Database]]:
+    """Opens the same database again, as another replica does."""
+    with ExitStack() as stack:
+
+        def opened() -> Database:
+            database = Database(location)
+            stack.callback(database.close)
+            return database
+
+        yield opened
+
+
+@pytest.fixture
+def database(new_database: Callable[[], Database]) -> Database:
+    """A database without rows, of each kind."""
+    return new_database()
 
 
 @dataclass
@@ -141,11 +201,89 @@ def _run(
     return Running(server, services, host, port, url_of(listener), thread)
 
 
+@dataclass
+class Fleet(Running):
+    """Servers that share a PostgreSQL and an object store; each request goes to any of them."""
+
+    replicas: tuple[Running, ...] = ()
+    random: Random = field(default_factory=lambda: Random(7))
+
+    @classmethod
+    def of(cls, replicas: Sequence[Running]) -> Fleet:
+        """The fleet of some servers; what asks for one service gets that of the first."""
+        first = replicas[0]
+        return cls(
+            first.server, first.services, first.host, first.port, first.url, first.thread, replicas=tuple(replicas)
+        )
+
+    def ask(
+        self, path: str, *, method: str = "GET", body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> Reply:
+        """One request to any of them."""
+        return self.random.choice(self.replicas).ask(path, method=method, body=body, headers=headers)
+
+    def connect(self) -> socket.socket:
+        """A raw connection to any of them."""
+        return self.random.choice(self.replicas).connect()
+
+    def stop(self) -> None:
+        """Drain and end all."""
+        for replica in self.replicas:
+            replica.stop()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests that start a server run on a file and a folder, and on PostgreSQL and S3, unless they say ``embedded``."""
+    for name in ("state", "state_of_session"):
+        if name in metafunc.fixturenames:
+            embedded = metafunc.definition.get_closest_marker("embedded") is not None
+            embedded = embedded or metafunc.definition.path.parent.name == "jobs"  # the embedded server alone runs jobs
+            metafunc.parametrize(name, ["embedded"] if embedded else ["embedded", "fleet"], scope="session")
+
+
+@dataclass
+class FleetState:
+    """PostgreSQL and S3 for fleets."""
+
+    postgres: Postgres
+    s3: S3
+
+    def settings(self, folder: Path, cache: Path) -> dict[str, Any]:
+        """Settings of servers of the bundles in ``folder``, which are published first."""
+        url = self.s3.new()
+        target = ObjectBundles(ObjectStore.at(url), cache, cache_bytes=0)
+        try:
+            list(move_bundles(folder, target))
+        finally:
+            target.close()
+        return {"bundles": url, "database": self.postgres.new(), "jobs_at_once": 0}
+
+
 Serve = Callable[..., Running]
 
 
+def _start(
+    state: str,
+    request: pytest.FixtureRequest,
+    folder: Path,
+    data_folder: Path,
+    settings: dict[str, Any],
+    *parts: Any,
+) -> Running:
+    """A server of a folder; on PostgreSQL and S3 as many as the test's marker ``replicas`` says."""
+    if state == "embedded":
+        return _run(Settings(folder, data_folder, **settings), *parts)
+    fleet = FleetState(request.getfixturevalue("postgres"), request.getfixturevalue("s3"))
+    settings = {**settings, **fleet.settings(folder, data_folder / "publisher")}
+    marker = request.node.get_closest_marker("replicas")
+    count = marker.args[0] if marker is not None else 3 if request.scope == "session" else 1
+    return Fleet.of(
+        [_run(Settings(data_folder=data_folder / str(number), **settings), *parts) for number in range(count)]
+    )
+
+
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Serve]:
+def serve(tmp_path: Path, state: str, request: pytest.FixtureRequest) -> Iterator[Serve]:
     """Starts servers: ``serve(folder, runtime=…, drain_s=…, now=…, limits=…, **settings)``."""
     with ExitStack() as stack:
 
@@ -158,8 +296,8 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
             limits: Limits | None = None,
             **settings: Any,
         ) -> Running:
-            settings.setdefault("data_folder", tmp_path / "data")
-            running = _run(Settings(folder, **settings), runtime, drain_s, now, limits)
+            data_folder = settings.pop("data_folder", tmp_path / "data")
+            running = _start(state, request, folder, data_folder, settings, runtime, drain_s, now, limits)
             stack.callback(running.stop)
             return running
 
@@ -167,17 +305,18 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
 
 @pytest.fixture(scope="session")
-def server(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def server(
+    tiny: Tiny, tmp_path_factory: pytest.TempPathFactory, state_of_session: str, request: pytest.FixtureRequest
+) -> Iterator[Running]:
     """A server of the tiny bundle that asks for no token and has small limits, for tests that change nothing in it."""
-    settings = Settings(
-        tiny.folder.parent,
-        tmp_path_factory.mktemp("data"),
-        max_body_bytes=500_000,
-        max_json_bytes=300_000,
-        max_log_body_bytes=20_000,
-        max_log_line_bytes=2_000,
-    )
-    running = _run(settings, None, 5.0, None)
+    settings = {
+        "max_body_bytes": 500_000,
+        "max_json_bytes": 300_000,
+        "max_log_body_bytes": 20_000,
+        "max_log_line_bytes": 2_000,
+    }
+    data = tmp_path_factory.mktemp("data")
+    running = _start(state_of_session, request, tiny.folder.parent, data, settings, None, 5.0, None)
     yield running
     running.stop()
 

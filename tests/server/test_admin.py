@@ -53,6 +53,7 @@ def test_rotating_and_restricting(run, data):
     run("new", "x", "--scope", "root", "--data", data, status=2)
 
 
+@pytest.mark.embedded
 def test_a_device_enrols_with_a_code(run, data, serve, tiny):
     server = serve(tiny.folder, data_folder=data)
     code = run("enrol-code", "--device", "pi-1", "--expires-minutes", 5, "--data", data)
@@ -60,6 +61,7 @@ def test_a_device_enrols_with_a_code(run, data, serve, tiny):
     run("enrol", server.url, code, "--device", "pi-1", status=1)
 
 
+@pytest.mark.embedded
 def test_without_a_name_it_enrols_as_the_device_of_its_logs(run, data, serve, tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("PATHWEAVE_STATE", str(tmp_path / "state"))
     server = serve(tiny.folder, data_folder=data)

@@ -201,3 +201,19 @@ def test_the_second_signal_ends_it_at_once(bundles):
             assert process.poll() is None
             process.terminate()
             assert process.wait(PATIENCE_S) == -signal.SIGTERM
+
+
+def test_two_servers_share_a_postgresql_and_an_object_store(tiny, tmp_path, postgres, s3):
+    state = {**s3.environment, "PATHWEAVE_DATABASE_URL": postgres.new()}
+    store = ("--bundles", s3.new())
+    published = pathweave("admin", "bundles", "publish", tiny.folder, *store, **state)
+    assert published.stdout == "serves tiny 1\n"
+    token = pathweave("admin", "token", "new", "laptop", **state).stdout.strip()
+    for number in range(2):
+        arguments = (*store, "--data", tmp_path / str(number), "--host", "127.0.0.1", "--port", 0, "--json")
+        with started(*arguments, **state) as (_, line):
+            told = json.loads(line)
+            assert [bundle["name"] for bundle in told["bundles"]] == ["tiny"]
+            assert ask(told["url"])[0] == 401
+            assert ask(told["url"], headers={"Authorization": f"Bearer {token}"})[0] == 200
+            assert ask(told["url"], "/ready")[0] == 200

@@ -5,6 +5,7 @@ import base64
 import pytest
 
 from server.access.admission import Admission
+from server.access.recent import RecentDecisions
 from server.access.route import find_routes
 from server.access.tokens import Gate, TokenStore
 from server.app import create_app
@@ -34,7 +35,7 @@ def parts(tokens, server):
     memory, uploads, clock = MemoryBudget(8 * MIB), MemoryBudget(80 * MIB), Clock()
     find_route = find_routes(create_app(server.services.settings, services=server.services))
     return (
-        Admission(Gate(tokens, None), find_route, memory=memory, uploads=uploads, clock=clock),
+        Admission(RecentDecisions(Gate(tokens, None), clock=clock), find_route, memory=memory, uploads=uploads),
         memory,
         uploads,
         clock,

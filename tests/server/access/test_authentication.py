@@ -6,13 +6,17 @@ import pytest
 
 from server.access.scopes import Scope
 from server.access.tokens import TokenStore
-from server.settings import database_path
-from server.state.database import Database
 
 
 @pytest.fixture
-def store(tmp_path):
-    return TokenStore(Database(database_path(tmp_path / "data")))
+def own_server(serve, tiny):
+    """A server whose tokens the test makes."""
+    return serve(tiny.folder)
+
+
+@pytest.fixture
+def store(own_server):
+    return own_server.services.tokens
 
 
 def bearer(token):
@@ -23,49 +27,45 @@ ADDRESSES = ["/", "/v1/bundles", "/v1/bundles/tiny/manifest.json", "/v1/devices"
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_a_closed_server_asks_for_a_token_everywhere(serve, store, tiny, address):
+def test_a_closed_server_asks_for_a_token_everywhere(own_server, store, address):
     token = store.new("laptop", days=1, scope=Scope.OPERATOR)
-    server = serve(tiny.folder)
     for headers in ({}, bearer("wrong"), {"Authorization": "Bearer"}, {"Authorization": token}, bearer("ÿ")):
-        reply = server.ask(address, headers=headers)
+        reply = own_server.ask(address, headers=headers)
         assert reply.status == 401
         assert "token" in reply.json()["error"]
         assert reply.headers["www-authenticate"].split()[0] == ("Basic" if address == "/" else "Bearer")
-    assert server.ask(address, headers=bearer(token)).status == (404 if address == "/nothing" else 200)
+    assert own_server.ask(address, headers=bearer(token)).status == (404 if address == "/nothing" else 200)
 
 
-def test_posts_are_asked_as_well(serve, store, tiny):
+def test_posts_are_asked_as_well(own_server, store):
     store.new("laptop", days=1)
-    server = serve(tiny.folder)
     for address in ("/v1/logs", "/v1/placements", "/v1/jobs", "/v2/models/tiny/infer"):
-        assert server.post(address, {}).status == 401
+        assert own_server.post(address, {}).status == 401
 
 
-def test_health_is_open_and_tells_no_names(serve, store, tiny):
+def test_health_is_open_and_tells_no_names(own_server, store):
     store.new("laptop", days=1)
-    server = serve(tiny.folder)
     for address in ("/health", "/v2/health/live", "/v2/health/ready"):
-        reply = server.ask(address)
+        reply = own_server.ask(address)
         assert reply.status == 200
         assert b"tiny" not in reply.body
 
 
-def test_expired_revoked_and_wrong_are_told_apart(serve, tiny, tmp_path, clock):
-    token = TokenStore(Database(database_path(tmp_path / "data")), now=clock).new("old", days=1)  # in the clock's past
+def test_expired_revoked_and_wrong_are_told_apart(serve, tiny, clock):
     server = serve(tiny.folder)
+    token = TokenStore(server.services.database, now=clock).new("old", days=1)  # in the clock's past
     assert server.ask("/v1/bundles", headers=bearer(token)).json()["error"] == "the token has expired"
     assert server.ask("/v1/bundles", headers=bearer("pw_x")).json()["error"] == "the token is wrong"
     assert server.ask("/v1/bundles").json()["error"] == "this server requires a token"
 
 
-def test_the_first_token_and_its_end_are_seen_at_once(serve, store, tiny):
-    server = serve(tiny.folder)
-    assert server.ask("/v1/bundles").status == 200
+def test_the_first_token_and_its_end_are_seen_at_once(own_server, store):
+    assert own_server.ask("/v1/bundles").status == 200
     token = store.new("laptop", days=1)
-    assert server.ask("/v1/bundles").status == 401
-    assert server.ask("/v1/bundles", headers=bearer(token)).status == 200
+    assert own_server.ask("/v1/bundles").status == 401
+    assert own_server.ask("/v1/bundles", headers=bearer(token)).status == 200
     store.revoke("laptop")
-    assert server.ask("/v1/bundles", headers=bearer(token)).json()["error"] == "the token has been revoked"
+    assert own_server.ask("/v1/bundles", headers=bearer(token)).json()["error"] == "the token has been revoked"
 
 
 def test_the_token_of_the_settings_is_asked_for(serve, tiny):

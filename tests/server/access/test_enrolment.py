@@ -13,11 +13,6 @@ from server.state.database import Database
 
 
 @pytest.fixture
-def database(tmp_path):
-    return Database(tmp_path / "x.sqlite3")
-
-
-@pytest.fixture
 def tokens(database, clock):
     return TokenStore(database, now=clock)
 
@@ -40,16 +35,17 @@ def test_a_code_is_exchanged_once_for_a_token_of_its_device(enrolments, tokens):
         enrolments.exchange(code, "pi-1")
 
 
-def test_of_many_that_send_a_code_at_once_one_gets_a_token(enrolments):
+def test_of_many_that_send_a_code_at_once_to_any_replica_one_gets_a_token(enrolments, new_database, clock):
     code, results = make(enrolments, "pi-1"), []
+    replicas = [Enrolments(new_database(), now=clock) for _ in range(2)]
 
-    def send():
+    def send(replica):
         try:
-            results.append(enrolments.exchange(code, None).token)
+            results.append(replica.exchange(code, None).token)
         except UnauthorizedError:
             results.append(None)
 
-    threads = [threading.Thread(target=send) for _ in range(8)]
+    threads = [threading.Thread(target=send, args=(replicas[number % 2],)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -106,9 +102,10 @@ def test_a_code_cannot_take_the_token_of_an_operator(enrolments, tokens):
     assert tokens.owner(token).scope is Scope.OPERATOR
 
 
-def test_a_code_closes_the_server_and_only_its_hash_is_kept(enrolments, tokens, tmp_path):
-    code = make(enrolments)
-    assert Gate(tokens, None).closed
+def test_a_code_closes_the_server_and_only_its_hash_is_kept(tmp_path, clock):
+    database = Database(tmp_path / "x.sqlite3")
+    code = make(Enrolments(database, now=clock))
+    assert Gate(TokenStore(database), None).closed
     for file in tmp_path.iterdir():
         assert code.encode() not in file.read_bytes()
         assert code.replace("-", "").encode() not in file.read_bytes()

@@ -4,15 +4,14 @@ import pytest
 
 from server.access.route import Route
 from server.access.scopes import Scope
-from server.access.tokens import TokenStore
 from server.app import create_app
-from server.settings import database_path
-from server.state.database import Database
+
+pytestmark = pytest.mark.replicas(3)
 
 VALUES = {"name": "x", "job_id": "x", "model": "x", "version": "1", "blob": "x", "number": "1"}
 
 
-PUBLIC = {"health.health", "inference.live", "inference.ready", "page.script", "tokens.enrol"}
+PUBLIC = {"health.health", "health.ready", "inference.live", "inference.ready", "page.script", "tokens.enrol"}
 
 
 @pytest.fixture
@@ -25,10 +24,9 @@ def test_every_address_declares_its_scope_and_the_public_ones_are_these(app):
     assert {endpoint for endpoint, view in app.view_functions.items() if view.scope is None} == PUBLIC
 
 
-def test_each_route_refuses_every_lower_scope_and_admits_its_own(serve, tiny, tmp_path, app):
-    store = TokenStore(Database(database_path(tmp_path / "data")))
-    tokens = {scope: store.new(scope.label, days=1, scope=scope) for scope in Scope}
+def test_each_route_refuses_every_lower_scope_and_admits_its_own(serve, tiny, app):
     server = serve(tiny.folder)
+    tokens = {scope: server.services.tokens.new(scope.label, days=1, scope=scope) for scope in Scope}
     for rule in app.url_map.iter_rules():
         required = app.view_functions[rule.endpoint].scope
         method = next(iter(rule.methods - {"HEAD", "OPTIONS"}))
@@ -41,10 +39,10 @@ def test_each_route_refuses_every_lower_scope_and_admits_its_own(serve, tiny, tm
             assert (status == 403) == (required is not None and scope < required), (path, scope)
 
 
-def test_of_two_devices_neither_sees_the_other(serve, tiny, tmp_path, log_line, ndjson):
-    store = TokenStore(Database(database_path(tmp_path / "data")))
-    a, b = ({"Authorization": f"Bearer {store.new(name, days=1, device=name)}"} for name in ("a", "b"))
+def test_of_two_devices_neither_sees_the_other(serve, tiny, log_line, ndjson):
     server = serve(tiny.folder)
+    store = server.services.tokens
+    a, b = ({"Authorization": f"Bearer {store.new(name, days=1, device=name)}"} for name in ("a", "b"))
     body = ndjson(log_line(1))
     assert server.ask("/v1/logs", method="POST", body=body, headers={"Pathweave-Device": "a", **a}).status == 200
     for device, status in (("a", 403), ("b", 200)):

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import contextlib
+import threading
+
 import pytest
 
 from device_sdk.errors import UsageError
@@ -12,13 +15,8 @@ REMOTE = "192.0.2.7"
 
 
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "x.sqlite3"
-
-
-@pytest.fixture
-def store(path, clock):
-    return TokenStore(Database(path), now=clock)
+def store(database, clock):
+    return TokenStore(database, now=clock)
 
 
 def refused(gate, token):
@@ -51,9 +49,9 @@ def test_no_two_tokens_are_alike(store):
     assert all(len(token) > 40 for token in tokens)
 
 
-def test_only_a_hash_is_kept(store, path):
-    token = store.new("laptop", days=1)
-    for file in path.parent.iterdir():
+def test_only_a_hash_is_kept(tmp_path):
+    token = TokenStore(Database(tmp_path / "x.sqlite3")).new("laptop", days=1)
+    for file in tmp_path.iterdir():
         assert token.encode() not in file.read_bytes()
 
 
@@ -135,6 +133,41 @@ def test_the_first_log_binds_a_token_to_its_device(store):
     with pytest.raises(ForbiddenError, match="belongs to another client"):
         gate.require_device(gate.admit(second, REMOTE), "pi-1")
     gate.require_device(gate.admit(second, REMOTE), "pi-2")
+
+
+def test_of_tokens_that_claim_a_device_at_once_at_any_replica_one_is_bound(new_database, clock):
+    stores = [TokenStore(new_database(), now=clock) for _ in range(2)]
+    names, bound = [f"client-{number}" for number in range(8)], []
+    for name in names:
+        stores[0].new(name, days=1)
+
+    def claim(number):
+        if stores[number % 2].claim(names[number], "pi-1"):
+            bound.append(names[number])
+
+    threads = [threading.Thread(target=claim, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [info.name for info in stores[1].all() if info.device] == bound
+    assert len(bound) == 1
+
+
+def test_of_tokens_that_are_made_at_once_under_one_name_one_counts(new_database, clock):
+    stores, made = [TokenStore(new_database(), now=clock) for _ in range(2)], []
+
+    def make(store):
+        with contextlib.suppress(UsageError):
+            made.append(store.new("laptop", days=1))
+
+    threads = [threading.Thread(target=make, args=(stores[number % 2],)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+    assert stores[0].owner(made[0]).name == "laptop"
 
 
 def test_an_operator_may_send_any_log(store):

@@ -131,6 +131,7 @@ def test_what_is_refused_ends_the_pipeline(serve, tiny):
         assert [status for status, _ in replies(connection)] == [b"200", b"401"]
 
 
+@pytest.mark.embedded
 def test_a_range_arrives_whole_at_a_fast_reader(serve_large):
     server, address = serve_large()
     reply = server.ask(address, headers={"Range": "bytes=100-150000099"})

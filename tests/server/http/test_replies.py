@@ -34,6 +34,7 @@ def test_a_failure_of_ours_is_500_and_tells_no_details(serve, tiny, gated, caplo
         assert "/secret/path" in caplog.text  # the log has them
 
 
+@pytest.mark.embedded
 def test_a_disk_that_cannot_be_written_is_503(serve, tiny, tmp_path, log_line, ndjson):
     server = serve(tiny.folder, data_folder=tmp_path / "own")
     shutil.rmtree(tmp_path / "own")

@@ -19,8 +19,8 @@ from server.jobs.job_user import JobUser
 from server.jobs.runner import JobRunner
 from server.jobs.store import JobStore, State
 from server.settings import Settings
-from server.state.catalogue import Catalogue
 from server.state.database import Database
+from server.state.folder_bundles import FolderBundles
 from tests.server.jobs.conftest import FAKE, eventually
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
@@ -111,7 +111,7 @@ def runner(place, tiny, user, clock):
     store = JobStore(database, now=clock)
     made = JobRunner(
         store,
-        Catalogue(bundles),
+        FolderBundles(bundles),
         Settings(
             bundles,
             data,

@@ -68,7 +68,7 @@ def test_what_the_script_asks_for_is_the_same_part(packaging_server, add):
 def test_an_error_is_text_and_never_markup(packaging_server, job_request, add):
     add("crashes", "failed")
     with packaging_server.services.jobs._database.writing() as connection:
-        connection.execute("UPDATE jobs SET error = '<script>alert(1)</script>'")
+        connection.exec_driver_sql("UPDATE jobs SET error = '<script>alert(1)</script>'")
     shown = page(packaging_server)
     assert "<script>alert" not in shown
     assert "&lt;script&gt;alert(1)" in shown

@@ -11,8 +11,9 @@ from device_sdk.bundles.releasing import read_chain
 from device_sdk.errors import BlobError, SignatureError, StorageError, UsageError
 from device_sdk.signing import signatures
 from server.errors import PublishError
-from server.jobs.publishing import Signer, check_made, is_published, next_version, place_of, publish, seal
-from server.state.catalogue import Catalogue
+from server.jobs.publishing import Signer, check_made, is_published, seal
+from server.state.catalogue import place_of
+from server.state.folder_bundles import FolderBundles
 from tests.contract.signed_files import DAY_S, START_S, key_list, write_pair
 
 
@@ -23,28 +24,28 @@ def made(tiny, tmp_path):
 
 @pytest.fixture
 def catalogue(bundles):
-    return Catalogue(bundles)
+    return FolderBundles(bundles)
 
 
 @pytest.fixture
 def publish_made(made, bundles, catalogue):
-    return lambda version=2: publish(made, name="digits", version=version, folder=bundles, catalogue=catalogue)
+    return lambda version=2: catalogue.publish(made, name="digits", version=version)
 
 
 def test_the_first_version_is_one(bundles, catalogue):
-    assert next_version("digits", catalogue=catalogue, folder=bundles) == 1
+    assert catalogue.next_version("digits") == 1
 
 
 def test_the_next_version_is_above_all_that_are_served(tiny, bundles, catalogue):
     tiny.copy_to(bundles / "old", name="digits", version=3)
     tiny.copy_to(bundles / "other", name="other", version=9)
-    assert next_version("digits", catalogue=catalogue, folder=bundles) == 4
+    assert catalogue.next_version("digits") == 4
 
 
 def test_a_version_whose_folder_holds_something_else_is_passed_over(bundles, catalogue):
     (bundles / "digits-1").mkdir()
     (bundles / "digits-2").write_text("")
-    assert next_version("digits", catalogue=catalogue, folder=bundles) == 3
+    assert catalogue.next_version("digits") == 3
 
 
 def test_sealing_signs_with_the_key_of_the_server(tiny, made):
@@ -91,9 +92,9 @@ def test_publishing_moves_it_to_where_it_is_served(made, bundles, catalogue, pub
     publish_made()
     assert not made.exists()
     assert catalogue.find("digits").bundle.blobs == bundles / "digits-2" / "blobs"
-    assert is_published("digits", 2, digest, catalogue=catalogue)
-    assert not is_published("digits", 2, "0" * 64, catalogue=catalogue)
-    assert not is_published("other", 2, digest, catalogue=catalogue)
+    assert is_published("digits", 2, digest, bundles=catalogue)
+    assert not is_published("digits", 2, "0" * 64, bundles=catalogue)
+    assert not is_published("other", 2, digest, bundles=catalogue)
 
 
 def test_a_version_that_was_taken_meanwhile_is_not_replaced(tiny, made, bundles, catalogue, publish_made):
@@ -121,7 +122,7 @@ def test_across_file_systems_it_is_copied_and_nothing_is_left_over(tiny, tmp_pat
     out.parent.mkdir()
     try:
         tiny.copy_to(out, name="digits", version=2)
-        publish(out, name="digits", version=2, folder=bundles, catalogue=catalogue)
+        catalogue.publish(out, name="digits", version=2)
     finally:
         shutil.rmtree(out.parent)
     assert [path.name for path in bundles.iterdir()] == ["digits-2"]

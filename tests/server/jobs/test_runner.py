@@ -17,8 +17,8 @@ from server.jobs.publishing import seal
 from server.jobs.runner import JobRunner
 from server.jobs.store import JobStore, State
 from server.settings import Settings
-from server.state.catalogue import Catalogue
 from server.state.database import Database
+from server.state.folder_bundles import FolderBundles
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def runners():
 def make_runner(store, bundles, data, fake_packager, clock, runners):
     def make(**changes):
         settings = Settings(bundles, data, **{"package_command": fake_packager, **changes})
-        runners.append(JobRunner(store, Catalogue(bundles), settings, now=clock))
+        runners.append(JobRunner(store, FolderBundles(bundles), settings, now=clock))
         runners[-1].start()
         return runners[-1]
 

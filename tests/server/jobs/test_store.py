@@ -7,7 +7,6 @@ import pytest
 from server.errors import NotFoundError, QueueFullError
 from server.jobs.job_request import JobRequest
 from server.jobs.store import JobStore, State
-from server.state.database import Database
 
 
 def request(name="a"):
@@ -15,17 +14,17 @@ def request(name="a"):
 
 
 @pytest.fixture
-def store(tmp_path, clock):
-    return JobStore(Database(tmp_path / "x.sqlite3"), now=clock)
+def store(database, clock):
+    return JobStore(database, now=clock)
 
 
 def add(store, job_id, name="a", max_queued=10):
     return store.add(job_id, request(name), client="me", weights_sha256=None, max_queued=max_queued)
 
 
-def test_a_job_is_kept_as_it_was_asked_for(store, tmp_path):
+def test_a_job_is_kept_as_it_was_asked_for(store, new_database):
     added = store.add("1", request(), client="me", weights_sha256="ab", max_queued=10)
-    assert JobStore(Database(tmp_path / "x.sqlite3")).find("1") == added
+    assert JobStore(new_database()).find("1") == added
     assert (added.state, added.request, added.client, added.weights_sha256) == (State.QUEUED, request(), "me", "ab")
     assert added.created == "2026-05-01T12:00:00.000+00:00"
     assert (added.version, added.worker, added.error, added.started, added.finished) == (None,) * 5

@@ -7,6 +7,8 @@ import pytest
 
 from device_sdk.bundles.bundle import Bundle
 
+pytestmark = pytest.mark.replicas(3)
+
 
 @pytest.fixture(scope="session")
 def blob(tiny):
@@ -145,6 +147,7 @@ def test_an_unsigned_bundle_has_no_signature_to_fetch(serve, tiny, tmp_path):
     assert reply.json()["error"] == "the bundle tiny is not signed"
 
 
+@pytest.mark.embedded
 def test_a_bundle_that_is_replaced_on_disk_is_served_without_a_restart(serve, tiny, tmp_path):
     served = tiny.copy_to(tmp_path / "bundles" / "tiny")
     server = serve(tmp_path / "bundles")
@@ -161,6 +164,7 @@ def test_a_bundle_that_is_replaced_on_disk_is_served_without_a_restart(serve, ti
     assert server.ask("/v2/models/tiny").json()["versions"] == ["2"]
 
 
+@pytest.mark.embedded
 def test_a_blob_whose_bundle_vanished_is_404(serve, tiny, tmp_path, blob):
     served = tiny.copy_to(tmp_path / "bundles" / "tiny")
     server = serve(tmp_path / "bundles")

@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from device_sdk import __version__
+
+pytestmark = pytest.mark.replicas(3)
 
 
 def test_an_idle_server(server):
@@ -10,6 +14,7 @@ def test_an_idle_server(server):
     assert server.ask("/health").json() == expected
 
 
+@pytest.mark.embedded
 def test_broken_bundles_and_waiting_requests_are_counted(serve, tiny, tmp_path, gated):
     tiny.copy_to(tmp_path / "bundles" / "good")
     (tiny.copy_to(tmp_path / "bundles" / "bad") / "manifest.json").write_text("{")

@@ -9,6 +9,8 @@ from device_sdk.delivery.log_upload import UploadResult, upload_log
 from device_sdk.errors import RefusedError
 from device_sdk.transports import make_transport
 
+pytestmark = pytest.mark.replicas(3)
+
 
 @pytest.fixture
 def send(serve, tiny):

@@ -10,6 +10,8 @@ import pytest
 from device_sdk.logs.adaptation_log import PlanChosen
 from server.state.log_store import CheckedLine, check_lines
 
+pytestmark = pytest.mark.replicas(3)
+
 
 @pytest.fixture
 def running(serve, tiny, tmp_path):
@@ -32,6 +34,7 @@ def test_an_empty_server_says_what_to_do(serve, tmp_path):
     assert b"--upload" in page.body
 
 
+@pytest.mark.embedded
 def test_bundles_and_why_one_is_not_served(running, tiny_bundle):
     page = running.ask("/").body.decode()
     assert "<td>tiny</td>" in page
@@ -44,7 +47,7 @@ def test_bundles_and_why_one_is_not_served(running, tiny_bundle):
 
 
 def test_devices_with_their_plan_and_whether_it_keeps_the_budget(running, log_line, ndjson, tiny_bundle):
-    digest = {"bundle": running.services.catalogue.find("tiny").bundle.digest}
+    digest = {"bundle": running.services.bundles.find("tiny").bundle.digest}
     send(running, "quick-one", {**log_line(1), **digest}, {**log_line(2, "adapted"), **digest}, ndjson=ndjson)
     slow = log_line(3, "adapted", measured_ms=7.25, subnet="o0 o1 m2-4 o4")
     send(running, "slow-one", slow, ndjson=ndjson)

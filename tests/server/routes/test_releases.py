@@ -8,6 +8,8 @@ import pytest
 
 from tests.contract.signed_files import key_list, release
 
+pytestmark = pytest.mark.replicas(3)
+
 
 @pytest.fixture
 def folder(tiny, tmp_path):
@@ -21,6 +23,7 @@ def put(path, data):
     path.write_bytes(data)
 
 
+@pytest.mark.embedded
 def test_a_release_is_served_as_it_is_and_anew_when_it_was_renewed(serve, folder):
     server, path = serve(folder), folder / "tiny" / "release.json"
     assert server.ask("/v1/bundles/tiny/release.json").status == 404
@@ -72,6 +75,7 @@ def test_a_bundle_that_is_not_there_has_no_key_lists(serve, folder):
     assert serve(folder).ask("/v1/bundles/other/keys/1.json").status == 404
 
 
+@pytest.mark.embedded
 @pytest.mark.parametrize("name", ["tiny/release.json", "keys/1.json"])
 def test_what_is_larger_than_devices_take_is_not_served(serve, folder, name):
     put(folder / name, b" " * 70_000)

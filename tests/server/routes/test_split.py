@@ -11,6 +11,7 @@ from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.plan import Edge
 
 
+@pytest.mark.embedded
 def test_the_server_tells_what_every_block_costs_here_and_measures_it_once(server, tiny_bundle):
     reply = server.ask("/v1/bundles/tiny/profile")
     assert reply.status == 200

@@ -3,20 +3,20 @@ from __future__ import annotations
 import pytest
 
 from server.access.scopes import Scope
-from server.access.tokens import TokenStore
-from server.settings import database_path
-from server.state.database import Database
+
+pytestmark = pytest.mark.replicas(3)
 
 
 @pytest.fixture
-def admin(tmp_path):
-    """The headers of an administrator."""
-    store = TokenStore(Database(database_path(tmp_path / "data")))
-    return {"Authorization": f"Bearer {store.new('root', days=1, scope=Scope.ADMIN)}"}
-
-
-def test_a_device_enrols_and_uses_its_token_until_it_is_revoked(serve, tiny, admin, log_line, ndjson):
+def started(serve, tiny):
+    """A server, and the headers of its administrator."""
     server = serve(tiny.folder)
+    token = server.services.tokens.new("root", days=1, scope=Scope.ADMIN)
+    return server, {"Authorization": f"Bearer {token}"}
+
+
+def test_a_device_enrols_and_uses_its_token_until_it_is_revoked(started, log_line, ndjson):
+    server, admin = started
     made = server.post("/v1/enrolment-codes", {"device": "pi-1", "expires_minutes": 5}, **admin)
     assert (made.status, made.headers["cache-control"]) == (201, "no-store")
     reply = server.post("/v1/enrolments", {"code": made.json()["code"]})
@@ -33,8 +33,8 @@ def test_a_device_enrols_and_uses_its_token_until_it_is_revoked(serve, tiny, adm
     assert server.ask("/v1/tokens/none", method="DELETE", headers=admin).status == 404
 
 
-def test_guessing_codes_is_cut_off(serve, tiny, admin):
-    server = serve(tiny.folder)
+def test_guessing_codes_is_cut_off(started):
+    server, admin = started
     code = server.post("/v1/enrolment-codes", {"device": "pi-1"}, **admin).json()["code"]
     statuses = [server.post("/v1/enrolments", {"code": f"GUESS-{n}"}).status for n in range(12)]
     assert statuses == [401] * 10 + [429] * 2
@@ -43,5 +43,6 @@ def test_guessing_codes_is_cut_off(serve, tiny, admin):
 
 
 @pytest.mark.parametrize("value", [{}, [], {"code": 7}, {"code": "x" * 101}, {"code": "x", "scope": "admin"}])
-def test_what_is_no_enrolment_is_malformed(serve, tiny, admin, value):
-    assert serve(tiny.folder).post("/v1/enrolments", value).status == 400
+def test_what_is_no_enrolment_is_malformed(started, value):
+    server, _ = started
+    assert server.post("/v1/enrolments", value).status == 400

@@ -4,7 +4,6 @@ import threading
 
 import pytest
 
-from server.state.database import Database
 from server.state.log_store import Ingested, LogStore, check_lines
 
 
@@ -15,8 +14,8 @@ def lines(log_line, ndjson):
 
 
 @pytest.fixture
-def store(tmp_path, clock):
-    return LogStore(Database(tmp_path / "x.sqlite3"), keep_lines=5, now=clock)
+def store(database, clock):
+    return LogStore(database, keep_lines=5, now=clock)
 
 
 def minutes(store):
@@ -66,20 +65,21 @@ def test_the_latest_line_of_each_event(store, log_line, ndjson, clock):
     assert {line.device for line in store.latest_of_each_event(1)} == {"b"}
 
 
-def test_devices_may_send_at_once(store, lines):
+def test_devices_may_send_at_once_to_any_replica(new_database, clock, lines):
+    stores = [LogStore(new_database(), keep_lines=5, now=clock) for _ in range(3)]
     bodies = [lines(*range(start, start + 3)) for start in (0, 1, 2)]
     results = []
 
     def send(body):
-        for _ in range(5):
-            results.append(store.add("a", body))
+        for number in range(6):
+            results.append(stores[number % 3].add("a", body))
 
     threads = [threading.Thread(target=send, args=(body,)) for body in bodies]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert minutes(store) == [4, 3, 2, 1, 0]
+    assert minutes(stores[0]) == [4, 3, 2, 1, 0]
     assert sum(result.accepted for result in results) == 5
 
 
@@ -108,8 +108,8 @@ def test_retention_of_one_device_leaves_the_others_alone(store, lines):
     assert {device.device: (device.lines, device.dropped) for device in store.devices()} == {"a": (2, 0), "b": (5, 15)}
 
 
-def test_digests_of_dropped_lines_are_bounded(tmp_path, clock, lines):
-    store = LogStore(Database(tmp_path / "y.sqlite3"), keep_lines=1, keep_digests=2, now=clock)
+def test_digests_of_dropped_lines_are_bounded(database, clock, lines):
+    store = LogStore(database, keep_lines=1, keep_digests=2, now=clock)
     store.add("a", lines(*range(5)))
     assert store.add("a", lines(2, 3)).duplicates == 2
     assert store.add("a", lines(0)).accepted == 1

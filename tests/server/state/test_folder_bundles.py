@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from server.errors import NotFoundError
-from server.state.catalogue import Catalogue
+from server.state.folder_bundles import FolderBundles
 
 
 @pytest.fixture
@@ -23,22 +23,22 @@ def test_a_folder_of_bundles(tiny, folder):
     tiny.copy_to(folder / "two", name="a", version=7)
     (folder / "notes").mkdir()
     (folder / "file").write_text("no bundle")
-    assert names(Catalogue(folder)) == [("a", 7), ("b", 1)]
+    assert names(FolderBundles(folder)) == [("a", 7), ("b", 1)]
 
 
 def test_a_folder_that_is_a_bundle(tiny):
-    assert names(Catalogue(tiny.folder)) == [("tiny", 1)]
+    assert names(FolderBundles(tiny.folder)) == [("tiny", 1)]
 
 
 def test_hidden_folders_do_not_count(tiny, folder):
     tiny.copy_to(folder / ".tiny.writing")
-    assert names(Catalogue(folder)) == []
+    assert names(FolderBundles(folder)) == []
 
 
 def test_the_highest_version_is_served_and_blobs_of_all(tiny, folder):
     tiny.copy_to(folder / "tiny-9", version=9)
     older = tiny.copy_to(folder / "tiny-10", version=10)
-    catalogue = Catalogue(folder)
+    catalogue = FolderBundles(folder)
     assert catalogue.find("tiny").version == 10
     assert len(catalogue.listing().bundles["tiny"]) == 2
     some = next(iter(catalogue.find("tiny").blob_sizes))
@@ -49,7 +49,7 @@ def test_the_highest_version_is_served_and_blobs_of_all(tiny, folder):
 
 def test_a_download_of_the_older_version_goes_on(tiny, folder):
     served = tiny.copy_to(folder / "tiny-1")
-    catalogue = Catalogue(folder)
+    catalogue = FolderBundles(folder)
     blobs = dict(catalogue.find("tiny").blob_sizes)
     newer = tiny.copy_to(folder / "tiny-2", version=2)
     removed = newer / "blobs" / next(iter(blobs))
@@ -71,7 +71,7 @@ def test_a_broken_bundle_is_told_and_leaves_the_others_alone(tiny, folder, caplo
         next((broken / "blobs").iterdir()).unlink()
     if damage == "a short signature":
         (broken / "manifest.sig").write_bytes(b"1234")
-    catalogue = Catalogue(folder)
+    catalogue = FolderBundles(folder)
     assert names(catalogue) == [("good", 1)]
     [told] = catalogue.listing().broken
     assert told.folder == "broken"
@@ -86,7 +86,7 @@ def test_a_mended_bundle_is_served(tiny, folder):
     blob = next((broken / "blobs").iterdir())
     data = blob.read_bytes()
     blob.unlink()
-    catalogue = Catalogue(folder)
+    catalogue = FolderBundles(folder)
     assert names(catalogue) == []
     blob.write_bytes(data)
     assert names(catalogue) == [("tiny", 1)]
@@ -94,14 +94,14 @@ def test_a_mended_bundle_is_served(tiny, folder):
 
 def test_an_unchanged_bundle_is_read_once(tiny, folder):
     tiny.copy_to(folder / "tiny")
-    catalogue = Catalogue(folder)
+    catalogue = FolderBundles(folder)
     assert catalogue.find("tiny") is catalogue.find("tiny")
 
 
 def test_a_signature_that_comes_later_counts(tiny, folder):
     served = tiny.copy_to(folder / "tiny")
     (served / "manifest.sig").rename(folder / "kept")
-    catalogue = Catalogue(folder)
+    catalogue = FolderBundles(folder)
     assert not catalogue.find("tiny").bundle.has_signature
     (folder / "kept").rename(served / "manifest.sig")
     assert catalogue.find("tiny").bundle.has_signature
@@ -109,7 +109,7 @@ def test_a_signature_that_comes_later_counts(tiny, folder):
 
 def test_a_folder_that_vanished_is_empty(tiny, folder):
     tiny.copy_to(folder / "tiny")
-    catalogue = Catalogue(folder)
+    catalogue = FolderBundles(folder)
     assert names(catalogue) == [("tiny", 1)]
     shutil.rmtree(folder)
     assert names(catalogue) == []

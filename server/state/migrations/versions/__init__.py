@@ -1,0 +1,1 @@
+"""A file for each change of the schema. Released ones never change."""

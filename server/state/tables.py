@@ -1,0 +1,97 @@
+"""The tables of a server's database, as SQLAlchemy Core sees them; migrations make them."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+# SQLite's strict tables know five types.
+Number: sa.types.TypeEngine[int] = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+Real: sa.types.TypeEngine[float] = sa.Double().with_variant(sa.REAL, "sqlite")
+
+METADATA = sa.MetaData()
+
+
+def _table(name: str, *parts: sa.schema.SchemaItem) -> sa.Table:
+    return sa.Table(name, METADATA, *parts, sqlite_strict=True)
+
+
+TOKENS = _table(
+    "tokens",
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("hash", sa.LargeBinary, nullable=False, unique=True),  # sha256 of the token, which is not stored
+    sa.Column("created", sa.Text, nullable=False),
+    sa.Column("expires", sa.Text, nullable=False),
+    sa.Column("revoked", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("scope", sa.Text, nullable=False, server_default="device"),
+    sa.Column("device", sa.Text),  # whose log lines it may send; NULL: not bound
+)
+ENROLMENT_CODES = _table(
+    "enrolment_codes",
+    sa.Column("hash", sa.LargeBinary, primary_key=True),  # sha256 of the code, which is not stored
+    sa.Column("device", sa.Text),  # that it enrols; NULL: any new one
+    sa.Column("days", Real, nullable=False),  # validity of the token
+    sa.Column("created", sa.Text, nullable=False),
+    sa.Column("expires", sa.Text, nullable=False),
+    sa.Column("used", sa.Text),  # when it was exchanged
+)
+LOG_LINES = _table(
+    "log_lines",
+    sa.Column("id", Number, primary_key=True),  # order of arrival
+    sa.Column("device", sa.Text, nullable=False),
+    sa.Column("digest", sa.LargeBinary, nullable=False),  # sha256 of the line as received
+    sa.Column("time", sa.Text, nullable=False),  # timestamp of the line, in UTC
+    sa.Column("received", sa.Text, nullable=False),
+    sa.Column("event", sa.Text, nullable=False),
+    sa.Column("line", sa.LargeBinary, nullable=False),
+    sa.UniqueConstraint("device", "digest"),
+    sa.Index("log_lines_by_device", "device", "event", "time"),
+    sa.Index("log_lines_by_time", "time"),
+    sa.Index("log_lines_by_arrival", "device", "id"),
+)
+DROPPED_LINES = _table(
+    "dropped_lines",
+    sa.Column("number", Number, primary_key=True),  # order of arrival
+    sa.Column("device", sa.Text, nullable=False),
+    sa.Column("digest", sa.LargeBinary, nullable=False),
+    sa.UniqueConstraint("device", "digest"),
+)
+# Also the row that a transaction on one device holds, so that two replicas take turns.
+RETENTION = _table(
+    "retention",
+    sa.Column("device", sa.Text, primary_key=True),
+    sa.Column("dropped", Number, nullable=False),  # lines that retention has dropped
+)
+JOBS = _table(
+    "jobs",
+    sa.Column("number", Number, primary_key=True),  # order of arrival
+    sa.Column("id", sa.Text, nullable=False, unique=True),
+    sa.Column("client", sa.Text, nullable=False),
+    sa.Column("request", sa.LargeBinary, nullable=False),  # JSON, checked
+    sa.Column("weights_sha256", sa.Text),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("version", sa.Integer),  # of the bundle, set at the first start
+    sa.Column("worker", sa.Text),  # pid and start time of its process, while it runs
+    sa.Column("digest", sa.Text),  # of the manifest, set just before publishing
+    sa.Column("error", sa.Text),
+    sa.Column("hint", sa.Text),
+    sa.Column("created", sa.Text, nullable=False),
+    sa.Column("started", sa.Text),
+    sa.Column("finished", sa.Text),
+    sa.Column("published_name", sa.Text),
+    sa.Column("published_version", sa.Integer),
+    sa.Column("published_by", sa.Text),
+    sa.Column("published", sa.Text),  # when; the three above are set just before
+)
+ENROLMENT_ATTEMPTS = _table(
+    "enrolment_attempts",
+    sa.Column("address", sa.Text, primary_key=True),  # or the network of one
+    sa.Column("began_s", Real, nullable=False),  # start of the window, by the database's clock
+    sa.Column("failures", sa.Integer, nullable=False),  # in it
+)
+SHARE_LEASES = _table(
+    "share_leases",
+    sa.Column("client", sa.Text, primary_key=True),
+    sa.Column("replica", sa.Text, primary_key=True),
+    sa.Column("slots", sa.Integer, nullable=False),  # requests that the replica may run for the client at once
+    sa.Column("expires_s", Real, nullable=False),  # by the database's clock
+)
