@@ -141,7 +141,7 @@ class SupernetTest {
 
     @Test
     fun `an inner cut point of two members, or of none, is refused`() {
-        val message = "a cut point is not one that the original blocks of just one member pass"
+        val message = "a cut point is no bottleneck and not one that just one member's original blocks pass"
         val shared = chain(5) + listOf(Family.block("b0", 0, 2), Family.block("b1", 2, 5))
         assertRefusal(message, shared, listOf(Member("a", chain(5).map { it.id }), Member("b", listOf("b0", "b1"))))
         val jumping = listOf(Family.block("o0", 0, 2), Family.block("o2", 2, 5))
