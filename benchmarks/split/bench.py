@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -16,19 +17,35 @@ from typing import cast
 import numpy as np
 
 from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
+from benchmarks.split.exhaustive import exhaustive_rows
 from benchmarks.split.judging import Judging
 from benchmarks.split.measuring import TIMEOUT_S, Measured, Turns, measure
 from benchmarks.split.networks import SplitNetwork, networks
 from benchmarks.split.region import Cell, write_region
-from benchmarks.split.ways import MAX_DROP, OURS, Known, Way, plan_of, subnet_of, way_of, whole_device
+from benchmarks.split.ways import (
+    BEST_HERE,
+    BEST_SPLIT,
+    CERTAINTY,
+    MAX_DROP,
+    OURS,
+    Known,
+    Way,
+    along,
+    plan_of,
+    subnet_of,
+    way_of,
+    whole_device,
+)
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.packing import Activations, pack, packet_bytes
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.tail import TAIL, server_profile
+from device_sdk.policies.measured_splits.device_alone import DeviceAlone
 from device_sdk.policies.measured_splits.region import Kind
 from device_sdk.policies.splitting.path_splits import JpegCoding, SplitCost
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.session.choosing_splits import ratios_in_turns
 from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.plan import Plan
 from device_sdk.transports import make_transport
@@ -38,13 +55,20 @@ from pathweave.throttled_proxy import ThrottledProxy, slow_uplink
 TARGETS = {
     "predicted_error_p95": Target(maximum=0.10),
     "worse_than_best_baseline": Target(minimum=0, maximum=0),
+    "over_the_drop": Target(minimum=0, maximum=1 - CERTAINTY),
+    "split_gain_activations": Target(minimum=0.25),
+    "chosen_over_exhaustive": Target(maximum=1.02),
     "split_agreement": Target(minimum=0.99),
     "split_packet_bytes_error": Target(minimum=0, maximum=0),
 }
 UPLINKS_MBPS, QUICK_UPLINKS_MBPS = (1.0, 3.0, 10.0, 20.0), (3.0, 20.0)
-FACTORS = (1.0, 5.0, 20.0)
+FACTORS = (1.0, 3.0, 5.0, 10.0, 14.0, 20.0, 40.0)
+QUICK_FACTORS = (1.0, 10.0, 40.0)
+PRIVACIES = ("inputs", "activations")
+MEASURED_S = 25.0  # of measuring drops, for all cells of an uplink
+GAIN_FROM = (10.0, 10.0)  # Mbit/s, and how many times slower the device is: cells of ``split_gain_activations``
 PREDICTED_AT_MBPS = 3.0  # the uplink at which every position is measured
-TURNS, QUICK_TURNS = Turns(8, 2.0), Turns(3, 0.5)
+TURNS, QUICK_TURNS = Turns(8, 1.5), Turns(3, 0.5)
 POSITION_TURNS = Turns(10, 1.0)
 IMAGES = 16
 EQUAL = 0.05  # latencies closer than this are equal, or closer than two standard errors
@@ -65,7 +89,9 @@ def run(options: BenchOptions) -> BenchOutcome:
         "predicted_error_p95": float(np.percentile(errors, 95)),
         "predicted_error_worst": max(errors),
         "worse_than_best_baseline": float(sum(bool(row["worse"]) for row in ours)),
-        "ours_over_the_drop": float(sum(not row["allowed"] for row in ours)),
+        "over_the_drop": _over_the_drop(ours),
+        "chosen_over_exhaustive": max(float(str(row["ratio"])) for row in rows if row["what"] == "exhaustive"),
+        "split_gain_activations": _split_gain(rows),
         "split_wins": float(sum(cell.kind == "split" for cell in cells)),
         "server_wins": float(sum(cell.kind == "server" for cell in cells)),
         "device_wins": float(sum(cell.kind == "device" for cell in cells)),
@@ -87,7 +113,8 @@ def _network_rows(network: SplitNetwork, options: BenchOptions) -> list[dict[str
         slow_uplink(server, mbps=PREDICTED_AT_MBPS) as (address, link),
     ):
         workspace = Workspace(model.bundle, OnnxRuntime(threads=1))
-        private, report = Judging(workspace, network.private), Judging(workspace, network.report)
+        private = Judging(workspace, network.private, certainty=CERTAINTY)
+        report = Judging(workspace, network.report)
         jpeg = private.jpegs.coding()
         alone = [whole_device(model.bundle, rendition) for rendition in network.renditions]
         measured = measure(model, workspace, alone, images, link, PREDICTED_AT_MBPS, address, turns)
@@ -95,21 +122,36 @@ def _network_rows(network: SplitNetwork, options: BenchOptions) -> list[dict[str
         with options.progress.task(network.name, len(uplinks)) as task:
             for mbps in uplinks:
                 link.limit(mbps)
-                known = _known(model, server, address, jpeg, private, network)
+                known = _known(model, workspace, server, address, jpeg, private, network)
                 if mbps == PREDICTED_AT_MBPS:
                     rows += _positions(known, model, workspace, images, link, address, network, options)
-                methods = {factor: known.methods(factor) for factor in FACTORS}
-                ways = dict.fromkeys(way for chosen in methods.values() for way in chosen.values())
+                cells = [
+                    (privacy, factor, known.methods(factor, sends_input=privacy == "inputs"))
+                    for privacy in PRIVACIES
+                    for factor in (QUICK_FACTORS if options.quick else FACTORS)
+                ]
+                ways = dict.fromkeys(way for *_, chosen in cells for way in chosen.values())
                 missing = [way for way in ways if way not in measured]
+                if any(way.kind == "device" for way in missing):  # whole paths are always timed in turns with others
+                    missing += [way for way in measured if way not in missing]
                 here = measured | measure(model, workspace, missing, images, link, mbps, address, turns)
-                for factor, chosen in methods.items():
-                    rows += _cell_rows(network, mbps, factor, chosen, here, report, known)
+                measured |= {way: here[way] for way in missing if way.kind == "device"}
+                for privacy, factor, chosen in cells:
+                    rows += _cell_rows(network, mbps, factor, privacy, chosen, here, report, known)
                 task.advance()
+        if network.name.startswith("resnet"):
+            rows += exhaustive_rows(known, Judging(workspace, network.private.every(4)), network.name)
     return rows
 
 
 def _known(
-    model: AdaptiveModel, server: str, address: str, jpeg: JpegCoding, private: Judging, network: SplitNetwork
+    model: AdaptiveModel,
+    workspace: Workspace,
+    server: str,
+    address: str,
+    jpeg: JpegCoding,
+    private: Judging,
+    network: SplitNetwork,
 ) -> Known:
     """Both sides and the link as the device measures them now."""
     name = model.bundle.manifest.name
@@ -120,8 +162,19 @@ def _known(
     assert decision is not None
     with contextlib.closing(make_transport(server)) as transport:
         theirs = server_profile(transport, server, name).cost_model()
-    ours = model.profile().cost_model()
-    return Known(model.bundle, ours, theirs, decision, jpeg, private, network.renditions)
+    profile = model.profile()
+    ends_s = time.monotonic() + MEASURED_S
+    return Known(
+        model.bundle,
+        profile.cost_model(),
+        theirs,
+        decision,
+        jpeg,
+        private,
+        network.renditions,
+        DeviceAlone(along(model.bundle, "fp32"), ratios_in_turns(workspace), profile.latency_error),
+        lambda: ends_s - time.monotonic(),
+    )
 
 
 def _positions(
@@ -181,6 +234,7 @@ def _cell_rows(
     network: SplitNetwork,
     mbps: float,
     factor: float,
+    privacy: str,
     chosen: Mapping[str, Way],
     measured: Mapping[Way, Measured],
     report: Judging,
@@ -188,7 +242,7 @@ def _cell_rows(
 ) -> list[dict[str, object]]:
     """A row for each method in a cell; ours is worse if it loses more than a point, or if a baseline was faster.
 
-    A baseline counts if it loses no more on the private images either: what they rule out, no device can choose.
+    A baseline counts if the private images can tell that it keeps the drop: what they rule out, no device can choose.
     """
     allowed = {way for way in chosen.values() if report.lost(way) <= MAX_DROP + 1e-9}
     rows = []
@@ -199,6 +253,7 @@ def _cell_rows(
                 "network": network.name,
                 "uplink_mbps": mbps,
                 "device_factor": factor,
+                "privacy": privacy,
                 "method": method,
                 "way": way.title,
                 "kind": way.kind,
@@ -209,12 +264,14 @@ def _cell_rows(
                 network.metric: 100 * report.score(way),
                 "points_lost": 100 * report.lost(way),
                 "private_points_lost": 100 * known.judge.lost(way),
+                "surely_kept": known.judge.keeps(way, MAX_DROP),
                 "allowed": way in allowed,
                 "device_mb": _device_mb(known, way, whole=method == "DADS, QDMP"),
             }
         )
     own = rows[-1]
-    keeps = [row for row in rows[:-1] if row["allowed"] and float(str(row["private_points_lost"])) <= 100 * MAX_DROP]
+    baselines = [row for row in rows[:-1] if row["method"] not in (BEST_HERE, BEST_SPLIT)]
+    keeps = [row for row in baselines if row["allowed"] and row["surely_kept"]]
     rivals = [row for row in keeps if row["way"] != own["way"]]
     best = min(rivals, key=lambda row: float(str(row["latency_ms"])), default=None)
     own["worse"] = _is_worse(own, best)
@@ -233,6 +290,29 @@ def _is_worse(own: Mapping[str, object], best: Mapping[str, object] | None) -> b
     return own_ms - best_ms > max(EQUAL * best_ms, noise_ms)
 
 
+def _over_the_drop(ours: Sequence[Mapping[str, object]]) -> float:
+    """The share of ours, each way of a network once, that lose more on the report images than is allowed."""
+    found = {(row["network"], row["way"]): bool(row["allowed"]) for row in ours}
+    return sum(not allowed for allowed in found.values()) / len(found)
+
+
+def _split_gain(rows: Sequence[Mapping[str, object]]) -> float:
+    """The mean share of the best latency on the device that the best split saves, where only activations may be sent.
+
+    Over fast links and slow devices; 0 where no split keeps the drop, or none is faster.
+    """
+    cells: dict[object, dict[str, float]] = {}
+    for row in rows:
+        if row["what"] != "cell" or row["privacy"] != "activations" or not row["allowed"]:
+            continue
+        mbps, factor = float(str(row["uplink_mbps"])), float(str(row["device_factor"]))
+        if mbps >= GAIN_FROM[0] and factor >= GAIN_FROM[1] and row["surely_kept"]:
+            best, kind = cells.setdefault((row["network"], mbps, factor), {}), str(row["kind"])
+            best[kind] = min(best.get(kind, math.inf), float(str(row["latency_ms"])))
+    gains = [max(0.0, 1 - best.get("split", math.inf) / best["device"]) for best in cells.values() if "device" in best]
+    return sum(gains) / len(gains) if gains else 0.0
+
+
 def _device_mb(known: Known, way: Way, *, whole: bool) -> float:
     """Stored weights on the device; QDMP keeps all of the model there."""
     supernet = known.bundle.supernet
@@ -246,7 +326,7 @@ def _fastest(rows: Sequence[Mapping[str, object]]) -> Iterator[Cell]:
     """The fastest way of each cell that loses at most a point; it is noted in the cell's rows."""
     cells: dict[tuple[str, float, float], list[dict[str, object]]] = {}
     for row in rows:
-        if row["what"] == "cell":
+        if row["what"] == "cell" and row["privacy"] == "inputs":
             key = (str(row["network"]), float(str(row["uplink_mbps"])), float(str(row["device_factor"])))
             cells.setdefault(key, []).append(row)  # type: ignore[arg-type]
     for (name, mbps, factor), found in cells.items():

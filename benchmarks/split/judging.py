@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
-from typing import Literal
 
 import numpy as np
 
@@ -18,9 +16,9 @@ from device_sdk.session.samples import SampleChecker
 
 
 class Judging:
-    """Scores from 0 to 1 on one set of images; each way is computed once."""
+    """Scores from 0 to 1 on one set of images; each way is computed once. ``certainty``: as for ``SplitScore``."""
 
-    def __init__(self, workspace: Workspace, judged: Judged) -> None:
+    def __init__(self, workspace: Workspace, judged: Judged, *, certainty: float | None = None) -> None:
         manifest = workspace.bundle.manifest
         channels, height, width = manifest.cut_points[0].tensors[0].shape
         self._workspace = workspace
@@ -29,7 +27,9 @@ class Judging:
         self._inputs = np.concatenate([prepare(image) for image in judged.images])
         score = score_of(manifest.task)
         full = along(workspace.bundle, "fp32")
-        self._full = SplitScore(workspace, full, self._inputs, judged.targets, score, jpegs=self.jpegs)
+        self._full = SplitScore(
+            workspace, full, self._inputs, judged.targets, score, jpegs=self.jpegs, certainty=certainty
+        )
         self.coding, self.drop, self.caution = self._full.coding, self._full.drop, self._full.caution
         self.score = cache(self._scored)
 
@@ -37,16 +37,26 @@ class Judging:
         """Drop in the score by ``way`` against the full model."""
         return self._full.whole - self.score(way)
 
+    def keeps(self, way: Way, max_drop: float) -> bool:
+        """True if ``way`` keeps the drop by what these images can tell, with the caution of a chosen way."""
+        if way.sends == "images" or (way.bits == FLOAT_BITS and way.rendition == "fp32"):
+            return True
+        cost = self._cost(way)
+        return self.drop(cost) + self.caution(cost) <= max_drop + 1e-9
+
     def _scored(self, way: Way) -> float:
         if way.sends == "images" or (way.bits == FLOAT_BITS and way.rendition == "fp32"):
             return self._full.whole
+        return self._full.whole - self.drop(self._cost(way))
+
+    def _cost(self, way: Way) -> SplitCost:
+        """What of a way changes answers."""
         supernet = self._workspace.supernet
+        if way.sends == "jpeg":
+            return SplitCost(way.position, 0.0, 0.0, 0.0, 0, tail=supernet.original.edges, sends="jpeg")
         blocks = supernet.walk(subnet_of(self._workspace.bundle, way))
-        head = tuple(edge for edge, block in blocks if block.end <= way.position and way.sends != "jpeg")
-        tail = supernet.original.edges if way.sends == "jpeg" else way.tail
-        bits = () if way.sends == "jpeg" else (way.bits,) * len(supernet.cut_points[way.position].tensors)
-        if way.sends == "nothing":
-            bits = ()
-        sends: Literal["activations", "jpeg"] = "jpeg" if way.sends == "jpeg" else "activations"
-        cost = SplitCost(way.position, 0.0, 0.0, 0.0, 0, tail=tail, bits=bits, head=head, sends=sends)
-        return self._full.whole - self.drop(replace(cost, per_channel=way.per_channel))
+        head = tuple(edge for edge, block in blocks if block.end <= way.position)
+        cuts = supernet.cut_points[way.position].tensors
+        bits = () if way.sends == "nothing" else (way.bits,) * len(cuts)
+        coding = {"per_channel": way.per_channel, "compress": way.compress}
+        return SplitCost(way.position, 0.0, 0.0, 0.0, 0, tail=way.tail, bits=bits, head=head, **coding)

@@ -36,6 +36,10 @@ class Judged:
     images: Sequence[npt.NDArray[np.uint8]]
     targets: npt.NDArray[np.generic]
 
+    def every(self, step: int) -> Judged:
+        """Every ``step``-th of them."""
+        return Judged(self.images[::step], self.targets[::step])
+
 
 @dataclass(frozen=True)
 class SplitNetwork:
@@ -72,7 +76,7 @@ def _resnet(options: BenchOptions, name: str) -> SplitNetwork:
         progress=options.progress,
     )
     found = []
-    for part, limit in (("search", 256), ("report", 1000)):
+    for part, limit in (("search", 1000), ("report", 1000)):
         data = load_dataset(f"{archive}#{part}", progress=options.progress).relabelled(job.model.class_names or ())
         count = _QUICK_IMAGES if options.quick else limit
         chosen = np.linspace(0, len(data) - 1, count, dtype=int)
@@ -93,7 +97,7 @@ def _efficientnet(options: BenchOptions) -> SplitNetwork:
         progress=options.progress,
     )
     found = []
-    for part, limit in (("search", 180), ("report", 300)):
+    for part, limit in (("search", 400), ("report", 300)):
         photographs = load_photographs(options.data_folder, (part,), limit=limit)
         found.append(Judged(photographs.images, photographs.labels))
     return SplitNetwork(name, _kept(job, name, options), "accuracy", found[0], found[1])
@@ -111,7 +115,7 @@ def _camvid(options: BenchOptions) -> SplitNetwork:
         recipe = Recipe(steps=0, max_span=1, input_sizes=())
         job = Job(loaded, case.training, "training", case.validation, "validation", recipe, name, task=case.task)
         package(job, folder, restart=True, progress=options.progress)
-    private, report = _spread(case.training, 64), _spread(case.validation, 101)
+    private, report = _spread(case.training, 128), _spread(case.validation, 101)
     return SplitNetwork(name, folder, "mIoU", private, report, renditions=("fp32",))
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol
 
@@ -12,17 +13,21 @@ from benchmarks.auto_split.layer_graph import Layer, LayerGraph
 from benchmarks.auto_split.problem import Link, SplitProblem
 from benchmarks.support.minimum_cut import minimum_cut
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.errors import UsageError
 from device_sdk.offload.remote_model import IMAGES, JPEG
 from device_sdk.offload.tail import TAIL
-from device_sdk.policies.measured_splits.decision import SplitDecision, choose
-from device_sdk.policies.measured_splits.fastest import DropJudge, SplitLimits
+from device_sdk.policies.measured_splits.decision import SplitDecision, choose, ways
+from device_sdk.policies.measured_splits.device_alone import DeviceAlone
+from device_sdk.policies.measured_splits.fastest import MEASURED_S, DropJudge, SplitLimits, fastest
 from device_sdk.policies.splitting.path_splits import JpegCoding, SplitCost
 from device_sdk.supernet.cost import CostModel, Uplink
 from device_sdk.supernet.plan import Edge, Plan, RemoteRef, Split, Subnet
 
 FLOAT_BITS = 32  # original precision of what crosses; the bundles compute in float32
 MAX_DROP = 0.01
+CERTAINTY = 0.8  # of the drop, on private images
 OURS, MIXED = "ours", "mixed"
+BEST_HERE, BEST_SPLIT = "best on the device", "best split"  # ours among the ways of one kind: no baselines
 RAW, JPEGS = "server only, raw", "server only, JPEG"
 DEVICE = {"fp32": "device only", "int8": "uniform 8 bits", "w4": "uniform 4 bits", "w2": "uniform 2 bits"}
 
@@ -109,6 +114,9 @@ def way_of(cost: SplitCost) -> Way:
 class LossJudge(DropJudge, Protocol):
     """Measures the loss of a way too."""
 
+    def keeps(self, way: Way, max_drop: float) -> bool:
+        """True if ``way`` keeps the drop by what these images can tell."""
+
     def lost(self, way: Way) -> float:
         """Drop in the score by ``way`` against the full model."""
 
@@ -118,7 +126,8 @@ class Known:
     """Measurements of both sides and the link between them, from which a way is chosen for any device factor.
 
     ``costs``: of this device; ``theirs``: of the server. ``judge``: of the score lost on private images.
-    ``renditions``: that the bundle has; without ``w4`` only the tensors sent are in four bits.
+    ``renditions``: that the bundle has; without ``w4`` only the tensors sent are in four bits. ``alone``: times whole
+    paths in turns; ``left_s``: seconds that are left for measuring drops.
     """
 
     bundle: Bundle
@@ -128,18 +137,48 @@ class Known:
     jpeg: JpegCoding
     judge: LossJudge
     renditions: tuple[str, ...]
+    alone: DeviceAlone | None = None
+    left_s: Callable[[], float] = lambda: MEASURED_S
 
-    def chosen(self, factor: float) -> tuple[Way, SplitCost]:
-        """Ours: the fastest predicted way that loses at most a point, each of the device's blocks in any rendition."""
-        limits = SplitLimits(max_drop=MAX_DROP, judge=self.judge)
-        best = self._decide(along(self.bundle, "fp32"), factor, limits).best
-        return way_of(best), best
+    def chosen(self, factor: float, *, sends_input: bool = True) -> Mapping[str, Way]:
+        """Ours: the fastest predicted way that loses at most a point, each of the device's blocks in any rendition.
+
+        And the same among the ways of one kind, where one keeps the drop.
+        """
+        limits = SplitLimits(max_drop=MAX_DROP, judge=self.judge, measured_s=max(0.0, self.left_s()))
+        decision = self._decide(along(self.bundle, "fp32"), factor, limits, sends_input=sends_input)
+        kinds: dict[str, Callable[[SplitCost], bool]] = {
+            BEST_HERE: lambda cost: not cost.tail,
+            BEST_SPLIT: lambda cost: bool(cost.tail and cost.head),
+        }
+        found = {}
+        for name, is_kind in kinds.items():
+            some = [cost for cost in decision.costs if is_kind(cost)]
+            with contextlib.suppress(UsageError):  # nothing of this kind keeps the drop
+                left = replace(limits, measured_s=max(0.0, self.left_s()))
+                found[name] = way_of(fastest(some, along(self.bundle, "fp32"), left).best)
+        return found | {OURS: way_of(decision.best)}
+
+    def offered(self, factor: float, limits: SplitLimits, *, sends_input: bool) -> Sequence[SplitCost]:
+        """All ways that compete under ``limits``."""
+        return ways(
+            self.bundle,
+            along(self.bundle, "fp32"),
+            self.costs.slowed(factor),
+            self.theirs,
+            self.decision.uplink,
+            model_name=self.decision.server.model,
+            sends_input=sends_input,
+            handling=self.decision.handling.slowed(factor),
+            limits=limits,
+            jpeg=self.jpeg.slowed(factor),
+        )
 
     def costs_of(self, rendition: str, factor: float) -> Sequence[SplitCost]:
         """Predictions of every position, in 8 bits."""
         return self._decide(along(self.bundle, rendition), factor, SplitLimits()).costs
 
-    def _decide(self, subnet: Subnet, factor: float, limits: SplitLimits) -> SplitDecision:
+    def _decide(self, subnet: Subnet, factor: float, limits: SplitLimits, *, sends_input: bool = True) -> SplitDecision:
         return choose(
             self.bundle,
             Plan(subnet),
@@ -152,10 +191,16 @@ class Known:
             limits=limits,
             device_factor=factor,
             jpeg=self.jpeg,
+            sends_input=sends_input,
+            alone=self.alone if limits.may_lose else None,
         )
 
-    def methods(self, factor: float) -> Mapping[str, Way]:
-        """The way that each method chooses."""
+    def methods(self, factor: float, *, sends_input: bool = True) -> Mapping[str, Way]:
+        """The way that each method chooses; without those that send the input where that may not be sent."""
+        found = self._methods(factor, self.chosen(factor, sends_input=sends_input))
+        return found if sends_input else {name: way for name, way in found.items() if way.kind != "server"}
+
+    def _methods(self, factor: float, ours: Mapping[str, Way]) -> Mapping[str, Way]:
         problem, positions = self._problem(factor)
         cut = minimum_cut(problem, FLOAT_BITS)
         by_position = positions[len(cut.on_device)]
@@ -167,7 +212,7 @@ class Known:
             "DADS, QDMP": self._at(by_position, "fp32", FLOAT_BITS),
             "QDMP_E": self._at(by_position, "fp32", FLOAT_BITS),
             "QDMP + uniform 4 bits": self._at(by_position, "w4" if "w4" in self.renditions else "fp32", 4),
-            OURS: self.chosen(factor)[0],
+            **ours,
         }
 
     def _at(self, position: int, rendition: str, bits: int) -> Way:

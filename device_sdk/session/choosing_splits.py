@@ -36,7 +36,7 @@ from device_sdk.policies.hybrid.choice import (
 )
 from device_sdk.policies.hybrid.joint_search import HybridMember
 from device_sdk.policies.measured_splits.decision import SplitDecision, choose, decide_split
-from device_sdk.policies.measured_splits.device_alone import DeviceAlone
+from device_sdk.policies.measured_splits.device_alone import DeviceAlone, Ratios
 from device_sdk.policies.measured_splits.fastest import SplitLimits
 from device_sdk.policies.measured_splits.measuring import JpegInputs, SplitScore, codec_handling
 from device_sdk.policies.measured_splits.region import Region
@@ -135,13 +135,18 @@ def choose_split(
 
 def _alone(workspace: Workspace, plain: Subnet, profile: Callable[[], Profile]) -> DeviceAlone:
     """Times whole paths here, and knows the error of the profile."""
+    return DeviceAlone(plain, ratios_in_turns(workspace), profile().latency_error)
+
+
+def ratios_in_turns(workspace: Workspace) -> Ratios:
+    """Measures latencies of subnets relative to the first one; infinite where it does not fit beside it."""
     timing = Timing(rounds=_TURNS.rounds, patience=_TURNS)
 
-    def ratios(subnets: Sequence[Subnet]) -> list[float]:
+    def measure(subnets: Sequence[Subnet]) -> list[float]:
         found = [one.ratio for one in measure_subnets(workspace, subnets, timing)]
-        return [math.inf if one is None else one.value for one in found]
+        return [1.0, *(math.inf if one is None else one.value for one in found[1:])]
 
-    return DeviceAlone(plain, ratios, profile().latency_error)
+    return measure
 
 
 def _unsure(goal: Goal, count: int) -> str:

@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.split.bench import _fastest, _is_worse
+from benchmarks.split.bench import _fastest, _is_worse, _over_the_drop, _split_gain
 from benchmarks.split.measuring import Measured
 from benchmarks.split.region import Cell, write_region
 from device_sdk.commands.split_map import COLOURS
@@ -39,7 +39,13 @@ def test_ours_is_worse_where_it_loses_more_than_allowed_however_fast_it_is():
 
 def row(kind, latency_ms, *, allowed=True, factor=1.0):
     cell = {"what": "cell", "network": "net", "uplink_mbps": 3.0, "device_factor": factor}
-    return cell | {"kind": kind, "way": f"{kind} way", "latency_ms": latency_ms, "allowed": allowed}
+    return cell | {
+        "kind": kind,
+        "way": f"{kind} way",
+        "latency_ms": latency_ms,
+        "allowed": allowed,
+        "privacy": "inputs",
+    }
 
 
 def test_the_fastest_way_of_a_cell_loses_at_most_a_point():
@@ -57,3 +63,20 @@ def test_the_region_has_a_box_of_its_kind_for_every_cell(tmp_path):
     assert fills.count(COLOURS["device"]) == 2  # of the legend, and its cell
     assert fills.count(COLOURS["split"]) == 2
     assert fills.count(COLOURS["server"]) == 1
+
+
+def test_a_way_of_a_network_counts_once_against_the_certainty():
+    ours = [{"network": "net", "way": way, "allowed": way != "bad"} for way in ("a", "a", "bad", "bad", "b", "c")]
+    assert _over_the_drop(ours) == pytest.approx(1 / 4)
+
+
+def test_the_gain_of_a_split_is_over_the_best_form_of_the_device_where_only_activations_may_be_sent():
+    def cell(kind, latency_ms, *, mbps=10.0, factor=10.0, privacy="activations", kept=True):
+        found = row(kind, latency_ms, factor=factor) | {"uplink_mbps": mbps, "privacy": privacy, "surely_kept": kept}
+        return found
+
+    slow_link = [cell("device", 100.0, mbps=1.0), cell("split", 1.0, mbps=1.0)]
+    other_privacy = [cell("split", 1.0, privacy="inputs"), cell("split", 1.0, kept=False)]
+    saved = [cell("device", 100.0), cell("device", 50.0), cell("split", 30.0)]
+    lost = [cell("device", 50.0, factor=40.0), cell("split", 90.0, factor=40.0)]
+    assert _split_gain([*slow_link, *other_privacy, *saved, *lost]) == pytest.approx((0.4 + 0.0) / 2)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.split.ways import DEVICE, JPEGS, MIXED, OURS, RAW, Known, Way, plan_of, way_of
+from benchmarks.split.ways import BEST_HERE, BEST_SPLIT, DEVICE, JPEGS, MIXED, OURS, RAW, Known, Way, plan_of, way_of
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.policies.measured_splits.decision import choose
 from device_sdk.policies.splitting.path_splits import JpegCoding
@@ -48,6 +48,9 @@ class FewBitsLose:
     def caution(self, cost):
         return 0.0
 
+    def keeps(self, way, max_drop):
+        return self.lost(way) <= max_drop
+
     def lost(self, way):
         return 0.5 * (0 < way.bits < 8)
 
@@ -66,6 +69,8 @@ def test_every_method_has_a_way_that_can_be_planned(known, bundle):
         "DADS, QDMP",
         "QDMP_E",
         "QDMP + uniform 4 bits",
+        BEST_HERE,
+        BEST_SPLIT,
         OURS,
     }
     for way in methods.values():
@@ -75,11 +80,11 @@ def test_every_method_has_a_way_that_can_be_planned(known, bundle):
 
 
 def test_ours_is_the_fastest_predicted_way_that_keeps_the_drop(known, bundle):
-    alone = known(1e-3).chosen(1.0)[0]
+    alone = known(1e-3).chosen(1.0)[OURS]
     assert (alone.kind, alone.rendition) == ("device", MIXED)
     assert {edge.block for edge in alone.head if edge.rendition == "int8"} == {"o1"}  # the only one with both
-    assert known(1e3, server_scale=1e-3).chosen(20.0)[0].kind == "server"
-    assert known(1.0, server_scale=1e-3, jpeg_bytes=1).chosen(20.0)[0] == Way("fp32", 0, "jpeg")
+    assert known(1e3, server_scale=1e-3).chosen(20.0)[OURS].kind == "server"
+    assert known(1.0, server_scale=1e-3, jpeg_bytes=1).chosen(20.0)[OURS] == Way("fp32", 0, "jpeg")
 
 
 @pytest.mark.parametrize("mbps", [1e-3, 1.0, 10.0, 1e3])
