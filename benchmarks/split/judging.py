@@ -50,7 +50,7 @@ class Judging:
         return self._full.whole - self.drop(self._cost(way))
 
     def _cost(self, way: Way) -> SplitCost:
-        """What of a way changes answers."""
+        """Parts of a way that change answers."""
         supernet = self._workspace.supernet
         if way.sends == "jpeg":
             return SplitCost(way.position, 0.0, 0.0, 0.0, 0, tail=supernet.original.edges, sends="jpeg")
