@@ -58,5 +58,15 @@ class Judging:
         head = tuple(edge for edge, block in blocks if block.end <= way.position)
         cuts = supernet.cut_points[way.position].tensors
         bits = () if way.sends == "nothing" else (way.bits,) * len(cuts)
-        coding = {"per_channel": way.per_channel, "compress": way.compress}
-        return SplitCost(way.position, 0.0, 0.0, 0.0, 0, tail=way.tail, bits=bits, head=head, **coding)
+        return SplitCost(
+            way.position,
+            0.0,
+            0.0,
+            0.0,
+            0,
+            tail=way.tail,
+            bits=bits,
+            head=head,
+            per_channel=way.per_channel,
+            compress=way.compress,
+        )
