@@ -60,7 +60,7 @@ def confused_by_few_bits(model):
     return images[chosen].copy(), labels[chosen]
 
 
-def test_the_server_answers_jpegs_where_they_are_the_cheaper_transport(model, server):
+def test_the_server_answers_the_input_in_its_cheapest_transport(model, server):
     images, labels = confused_by_few_bits(model)
     goal = Goal(optimise="latency_ms", max_drop=0.3, memory_mb=1e-6)
     decision = split(model, remote(model, server, "inputs"), images, goal, labels)
@@ -68,11 +68,11 @@ def test_the_server_answers_jpegs_where_they_are_the_cheaper_transport(model, se
     raw = [cost for cost in decision.costs if cost.sends == "activations" and not cost.position]
     allowed = [cost for cost in (jpeg, *raw) if (drop := decision.drop_of(cost)) is not None and drop <= 0.3]
     assert decision.best == min(allowed, key=lambda cost: cost.latency_ms)
-    assert decision.best == jpeg, [(cost.bits, cost.bytes_sent, decision.drop_of(cost)) for cost in (jpeg, *raw)]
-    assert model.plan.split.is_whole
+    assert decision.best.latency_ms <= jpeg.latency_ms, "a deflated packet may be cheaper still"
     answer = model(images)
     assert set(answer.source) == {SERVER}
-    assert (answer.output.argmax(axis=1) == labels).mean() == pytest.approx(1 - decision.drop_of(jpeg))
+    lost = decision.drop_of(decision.best)
+    assert (answer.output.argmax(axis=1) == labels).mean() == pytest.approx(1 - lost)
 
 
 def test_a_jpeg_that_may_not_be_sent_does_not_compete(model, server, tiny):

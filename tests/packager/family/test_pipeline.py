@@ -52,7 +52,7 @@ def test_the_members_are_named_with_their_accuracy(bundle):
     members = bundle.manifest.members
     assert [one.name for one in members] == ["large", "small"]
     assert all(0.2 < one.accuracy <= 1 for one in members)
-    assert bundle.manifest.format_version == "1.6"
+    assert bundle.manifest.format_version == "1.7"
     assert bundle.supernet.original == bundle.supernet.originals[0]
 
 
