@@ -13,9 +13,7 @@ from device_sdk.progress import Progress
 from packager.bottlenecks.modules import BITS, Bottleneck, Components, components
 from packager.bottlenecks.placing import Crossing
 from packager.joining.maps import extents, picked
-from packager.joining.networks import CutNetwork
-
-Place = tuple[int, int]  # network, always the first, and cut point
+from packager.joining.networks import CutNetwork, Place
 
 _ROWS = 8_192  # of a cut point's features, from all images together
 _SHARES = (1 / 2, 1 / 4, 1 / 8, 1 / 16)  # of a cut point's channels

@@ -13,7 +13,8 @@ from device_sdk.bundles.manifest import FORMAT_VERSION, Manifest
 from device_sdk.progress import Progress
 from device_sdk.supernet.blocks import DECODER, ENCODER, CutPoint, InputSize, TensorSpec
 from packager.joining.block_store import BlockStore, StoredBlock
-from packager.joining.renaming import FragmentRenaming, cut_name
+from packager.joining.maps import with_channels
+from packager.joining.renaming import FragmentRenaming, cut_name, shared_blobs
 from packager.output.bundle_folder import BundleWriter
 
 
@@ -56,18 +57,11 @@ def inserted(bundle: Bundle, insertions: Sequence[Insertion], writer: BundleWrit
         for exit_ in manifest.exits:
             exits.append(rename.exit(exit_))
             task.advance()
-    store = BlockStore(cut_points, sizes)
+    store = BlockStore(cut_points, ())  # a split runs at the model's own input size
     with progress.task("export bottlenecks", len(insertions)) as task:
         for one in insertions:
-            for made in _stored(one, store, numbers):
-                renditions = tuple(
-                    msgspec.structs.replace(each, blob=writer.add_blob(made.fragments[each.name]), any_size=False)
-                    for each in made.block.renditions
-                )
-                blocks.append(msgspec.structs.replace(made.block, renditions=renditions))
+            blocks += [made.written(writer) for made in _stored(one, store, numbers)]
             task.advance()
-    everything = [one for block in blocks for one in block.renditions]
-    everything += [one for exit_ in exits for one in exit_.renditions]
     return msgspec.structs.replace(
         manifest,
         format_version=FORMAT_VERSION,
@@ -75,7 +69,7 @@ def inserted(bundle: Bundle, insertions: Sequence[Insertion], writer: BundleWrit
         blocks=tuple(blocks),
         exits=tuple(exits),
         input_sizes=sizes,
-        shared_sizes=writer.sizes_of(name for one in everything for name in one.shared),
+        shared_sizes=writer.sizes_of(shared_blobs(blocks, exits)),
     )
 
 
@@ -103,20 +97,15 @@ def _cut_points(
         found[numbers.places[cut.index]] = CutPoint(numbers.places[cut.index], tensors, cut.mandatory)
     for one in insertions:
         number, wide = numbers.bottleneck(one.cut), cut_points[one.cut].tensors[0].shape
-        spec = TensorSpec(f"cut_{number}", _narrow(wide, one.channels), low=one.low, high=one.high)
+        spec = TensorSpec(f"cut_{number}", with_channels(wide, one.channels), low=one.low, high=one.high)
         found[number] = CutPoint(number, (spec,))
     return tuple(found[number] for number in sorted(found))
-
-
-def _narrow(shape: tuple[int, ...], channels: int) -> tuple[int, ...]:
-    """``shape`` with another number of channels: first in maps [c, h, w], last in tokens [t, c] and vectors [c]."""
-    return (channels, *shape[1:]) if len(shape) == 3 else (*shape[:-1], channels)
 
 
 def _with_shapes(size: InputSize, insertions: Sequence[Insertion], numbers: _Numbers) -> InputSize:
     shapes = {numbers.places[cut]: found for cut, found in enumerate(size.shapes)}
     for one in insertions:
-        shapes[numbers.bottleneck(one.cut)] = (_narrow(size.shapes[one.cut][0], one.channels),)
+        shapes[numbers.bottleneck(one.cut)] = (with_channels(size.shapes[one.cut][0], one.channels),)
     return msgspec.structs.replace(size, shapes=tuple(shapes[number] for number in sorted(shapes)))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from device_sdk.offload.quantisation import dequantise, quantise
+from device_sdk.policies.measured_splits.packet_coding import as_received
 from packager.joining.maps import ChannelMap
 
 BITS = 4  # per value, for which bottlenecks are fitted; devices may send 1 to 8
@@ -29,7 +29,7 @@ class Bottleneck(nn.Module):
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Restored features; gradients pass the rounding unchanged (Bengio et al. 2013)."""
         sent = self.encoder(features)
-        rounded = _as_received(sent.detach()).to(sent.device)
+        rounded = torch.from_numpy(as_received(sent.detach().cpu().numpy(), BITS)).to(sent.device)
         restored: torch.Tensor = self.decoder(sent + (rounded - sent.detach()))
         return restored
 
@@ -58,10 +58,3 @@ def components(rows: torch.Tensor) -> Components:
     mean = rows.mean(0)
     _, singular, directions = torch.linalg.svd(rows - mean, full_matrices=False)
     return Components(mean, directions, singular / max(len(rows), 1) ** 0.5, bool(rows.min() >= 0))
-
-
-def _as_received(sent: torch.Tensor) -> torch.Tensor:
-    """``sent`` [n, …] as a server gets it in ``BITS`` bits, with one range per sample."""
-    flat = sent.cpu().contiguous().flatten(1).numpy()[:, None]
-    ranges, packed = quantise(flat, BITS)
-    return torch.from_numpy(dequantise(ranges, packed, BITS, width=flat.shape[2])).reshape(sent.shape)

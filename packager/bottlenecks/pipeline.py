@@ -29,6 +29,7 @@ from packager.expanding import examples_of, expanded
 from packager.inputs.job import Job
 from packager.inputs.recipe import Recipe
 from packager.inputs.weights import BranchWeights
+from packager.joining.maps import extents
 from packager.joining.networks import CutNetwork
 from packager.joining.training import JointTraining, trained
 from packager.output.bundle_folder import BundleWriter, Packaged, already_there, clear
@@ -82,8 +83,9 @@ def package_with_bottlenecks(
         if restart:
             clear(out)
         elif out.exists():
+            finished = already_there(out, description, private_key=private_key)
             ranks.from_lead(False)
-            return already_there(out, description, private_key=private_key)
+            return finished
         require_work(work_folder(out))
         checkpoints = Checkpoints(work_folder(out), description, started=limits.started, clock=limits.clock)
         checkpoints.begin()
@@ -153,7 +155,7 @@ def _found(job: Job, given: BranchWeights | None, table: Table, folder: Path, pr
     else:
         chosen = _chosen(job, network, fitter, table, folder, progress)
     notes = [
-        f"bottleneck at cut point {one.cut}: {one.channels} of {_channels(network, one.cut)} channels,"
+        f"bottleneck at cut point {one.cut}: {one.channels} of {extents(network.cuts[one.cut][0].shape)[1]} channels,"
         f" {one.crossing.size_bytes} bytes in 4 bits; behind it {one.changed:.1%} of the answers change"
         for one in chosen
     ]
@@ -209,11 +211,6 @@ def _network(job: Job) -> CutNetwork:
     if any(cut.mandatory for cut in expansion.cut_points):
         raise PackagingError("the head reads several cut points: such a model has no bottlenecks")
     return CutNetwork(expansion.originals, cuts)
-
-
-def _channels(network: CutNetwork, cut: int) -> int:
-    shape = network.cuts[cut][0].shape
-    return shape[0] if len(shape) == 3 else shape[-1]
 
 
 def jpeg_bytes(job: Job) -> int:

@@ -17,7 +17,7 @@ from device_sdk.progress import Progress
 from device_sdk.supernet.blocks import Block, CutPoint, Exit, InputSize, Member
 from packager.family.numbering import Numbering
 from packager.joining.block_store import StoredBlock
-from packager.joining.renaming import FragmentRenaming, cut_name
+from packager.joining.renaming import FragmentRenaming, cut_name, shared_blobs
 from packager.output.bundle_folder import BundleWriter
 
 
@@ -106,19 +106,11 @@ def joined(
             members.append(
                 Member(member, tuple(rename.named(b.id) for b in chain), bundle.manifest.metrics.original_accuracy)
             )
-    for stitch in stitches:
-        renditions = tuple(
-            msgspec.structs.replace(one, blob=writer.add_blob(stitch.fragments[one.name]))
-            for one in stitch.block.renditions
-        )
-        blocks.append(msgspec.structs.replace(stitch.block, renditions=renditions))
+    blocks += [stitch.written(writer) for stitch in stitches]
     first = bundles[0].manifest
     notes = [
         f"{member}: {note}" for bundle, member in zip(bundles, names, strict=True) for note in bundle.manifest.notes
     ]
-    everything = [one for block in blocks for one in block.renditions]
-    everything += [one for exit_ in exits for one in exit_.renditions]
-    shared = {name for one in everything for name in one.shared}
     return msgspec.structs.replace(
         first,
         format_version=FORMAT_VERSION,
@@ -134,7 +126,7 @@ def joined(
             weights_sha256=_digest_of_all(bundle.manifest.provenance.weights_sha256 for bundle in bundles),
         ),
         notes=(*notes, *graph.notes),
-        shared_sizes=writer.sizes_of(shared),
+        shared_sizes=writer.sizes_of(shared_blobs(blocks, exits)),
         members=tuple(members),
     )
 

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-Place = tuple[int, int]  # member and its own cut point
+from packager.joining.networks import Place
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from packager.exporting.verification import (
     SELF_TEST_BATCH,
     SELF_TEST_SEED,
 )
+from packager.output.bundle_folder import BundleWriter
 from packager.renditions import FP32
 from packager.renditions.calibration import Features, fitted_and_held_back, relative_error
 from packager.renditions.int8 import NAME as INT8
@@ -40,6 +41,14 @@ class StoredBlock:
 
     block: Block
     fragments: Mapping[str, bytes] = field(repr=False)
+
+    def written(self, writer: BundleWriter) -> Block:
+        """The block, its fragments stored."""
+        renditions = tuple(
+            msgspec.structs.replace(one, blob=writer.add_blob(self.fragments[one.name]))
+            for one in self.block.renditions
+        )
+        return msgspec.structs.replace(self.block, renditions=renditions)
 
 
 class BlockStore:

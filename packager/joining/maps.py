@@ -40,6 +40,11 @@ def extents(shape: Shape) -> tuple[Shape, int]:
     return (shape[1:], shape[0]) if len(shape) == 3 else (shape[:-1], shape[-1])
 
 
+def with_channels(shape: Shape, channels: int) -> Shape:
+    """``shape`` with another number of channels."""
+    return (channels, *shape[1:]) if len(shape) == 3 else (*shape[:-1], channels)
+
+
 def picked(features: torch.Tensor, count: int, *, seed: int) -> torch.Tensor:
     """Features at up to ``count`` positions, the same ones for the same extents: [n, positions, c]."""
     if features.dim() == 4:

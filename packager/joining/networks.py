@@ -13,6 +13,8 @@ from packager.joining.maps import Shape, extents
 from packager.supernet.blocks.trainable import TrainableBlock
 from packager.tracing.traced_model import Feature, tensors_of
 
+Place = tuple[int, int]  # network and its own cut point
+
 _WIDEST = 2  # channels of a cut point, times the least at any with maps of its extents
 _BATCH = 8
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import onnx
@@ -118,6 +118,13 @@ class FragmentRenaming:
         if name == f"exit_{part}":
             return f"exit_{self.named(part)}"
         return cut_name(name, self._places)
+
+
+def shared_blobs(blocks: Iterable[Block], exits: Iterable[Exit]) -> set[str]:
+    """The blobs that renditions need besides their own."""
+    everything = [one for block in blocks for one in block.renditions]
+    everything += [one for exit_ in exits for one in exit_.renditions]
+    return {name for one in everything for name in one.shared}
 
 
 def cut_name(name: str, places: Mapping[int, int]) -> str:

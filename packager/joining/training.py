@@ -19,7 +19,7 @@ from torch import nn
 from device_sdk.progress import Progress
 from packager.data.batches import BatchSource
 from packager.inputs.recipe import Recipe
-from packager.joining.networks import CutNetwork
+from packager.joining.networks import CutNetwork, Place
 from packager.output.checkpoints import read_state, write_state
 from packager.tasks import Classification, mixed_loss
 from packager.torch_device import on_device, resolve_device
@@ -28,9 +28,6 @@ from packager.tracing.traced_model import tensors_of
 _PATHS = 3  # per batch
 _HIGHEST_RATE, _LOWEST_SHARE = 2e-3, 0.05  # of Adam; weights are of the size of one
 _SAVE_EVERY_S = 60.0
-
-
-Place = tuple[int, int]  # network and its own cut point
 
 
 class Joint(Protocol):

@@ -50,9 +50,13 @@ def split(model, tails, images, goal, labels):
 
 
 def confused_by_few_bits(model):
-    """Images of one colour each that four bits per value turn into another class, and the class that each has."""
-    shades = np.random.default_rng(0).integers(40, 216, (1000, 1, 1, 3), np.uint8)
-    images = np.broadcast_to(shades, (1000, SIDE, SIDE, 3))
+    """Images of one grainy colour that four bits per value turn into another class, and the class that each has.
+
+    Grain, which is lost as JPEG, leaves the lossless stage of packets nothing to save.
+    """
+    random = np.random.default_rng(0)
+    shades = random.integers(40, 216, (1000, 1, 1, 3))
+    images = (shades + random.integers(-4, 5, (1000, SIDE, SIDE, 3))).astype(np.uint8)
     tensors = model.prepare(images)
     labels, coarse = (model.infer(one).output.argmax(axis=1) for one in (tensors, as_received(tensors, 4)))
     chosen = np.flatnonzero(labels != coarse)
@@ -60,19 +64,19 @@ def confused_by_few_bits(model):
     return images[chosen].copy(), labels[chosen]
 
 
-def test_the_server_answers_the_input_in_its_cheapest_transport(model, server):
+def test_the_server_answers_jpegs_where_they_are_the_cheaper_transport(model, server):
     images, labels = confused_by_few_bits(model)
-    goal = Goal(optimise="latency_ms", max_drop=0.3, memory_mb=1e-6)
+    goal = Goal(optimise="latency_ms", max_drop=0.05, memory_mb=1e-6)
     decision = split(model, remote(model, server, "inputs"), images, goal, labels)
     [jpeg] = [cost for cost in decision.costs if cost.sends == "jpeg"]
     raw = [cost for cost in decision.costs if cost.sends == "activations" and not cost.position]
-    allowed = [cost for cost in (jpeg, *raw) if (drop := decision.drop_of(cost)) is not None and drop <= 0.3]
+    allowed = [cost for cost in (jpeg, *raw) if (drop := decision.drop_of(cost)) is not None and drop <= 0.05]
     assert decision.best == min(allowed, key=lambda cost: cost.latency_ms)
-    assert decision.best.latency_ms <= jpeg.latency_ms, "a deflated packet may be cheaper still"
+    assert decision.best == jpeg, [(one.bits, one.bytes_sent, decision.drop_of(one)) for one in allowed]
+    assert model.plan.split.is_whole
     answer = model(images)
     assert set(answer.source) == {SERVER}
-    lost = decision.drop_of(decision.best)
-    assert (answer.output.argmax(axis=1) == labels).mean() == pytest.approx(1 - lost)
+    assert (answer.output.argmax(axis=1) == labels).mean() == pytest.approx(1 - decision.drop_of(jpeg))
 
 
 def test_a_jpeg_that_may_not_be_sent_does_not_compete(model, server, tiny):
