@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -58,5 +59,5 @@ class Judging:
         head = tuple(edge for edge, block in blocks if block.end <= way.position)
         cuts = supernet.cut_points[way.position].tensors
         bits = () if way.sends == "nothing" else (way.bits,) * len(cuts)
-        coding = {"per_channel": way.per_channel, "compress": way.compress}
-        return SplitCost(way.position, 0.0, 0.0, 0.0, 0, tail=way.tail, bits=bits, head=head, **coding)
+        cost = SplitCost(way.position, 0.0, 0.0, 0.0, 0, tail=way.tail, bits=bits, head=head)
+        return replace(cost, per_channel=way.per_channel, compress=way.compress)
