@@ -51,7 +51,7 @@ class Judging:
         return self._full.whole - self.drop(self._cost(way))
 
     def _cost(self, way: Way) -> SplitCost:
-        """What of a way changes answers."""
+        """The cost that stands for a way: of it, only what changes answers is set."""
         supernet = self._workspace.supernet
         if way.sends == "jpeg":
             return SplitCost(way.position, 0.0, 0.0, 0.0, 0, tail=supernet.original.edges, sends="jpeg")
