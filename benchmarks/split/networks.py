@@ -97,7 +97,7 @@ def _efficientnet(options: BenchOptions) -> SplitNetwork:
         progress=options.progress,
     )
     found = []
-    for part, limit in (("search", 400), ("report", 300)):
+    for part, limit in (("search", 600), ("report", 300)):
         photographs = load_photographs(options.data_folder, (part,), limit=limit)
         found.append(Judged(photographs.images, photographs.labels))
     return SplitNetwork(name, _kept(job, name, options), "accuracy", found[0], found[1])

@@ -115,7 +115,7 @@ def goal_options(command: Command) -> Command:
     "--map",
     "map_file",
     type=click.Path(path_type=Path),
-    help="Draw where device, split and server are fastest, over uplinks and devices, to FILE.svg or FILE.png.",
+    help="Draw where device, split and server are fastest, over uplinks, devices and drops, to FILE.svg or FILE.png.",
 )
 @click.option("--no-prior", is_flag=True, help="Do not correct answers by the mix of classes of the images.")
 @click.option("--strategy", default="pathweave", show_default=True, help="How to search (guide: adapt on a device).")
@@ -214,7 +214,7 @@ def adapt(
 
         cells: tuple[Cell, ...] = ()
         if map_file is not None and found.region is not None:
-            drops = MAX_DROPS if goal.max_drop is None else (goal.max_drop,)
+            drops = sorted({*MAX_DROPS, *(() if goal.max_drop is None else (goal.max_drop,))})
             cells = found.region.cells(max_drops=drops, progress=progress(as_json))
     if picture is not None and found.split is not None:
         from device_sdk.commands.split_report import draw_split

@@ -14,7 +14,7 @@ from device_sdk.policies.splitting.path_splits import SplitCost
 
 COLOURS: dict[Kind, str] = {"device": "#4c72b0", "split": "#dd8452", "server": "#55a868"}
 CELL_WIDTH, CELL_HEIGHT, LEFT, LABELS = 124, 44, 96, 8  # pixels: of a cell, to the left of all, below the uplinks
-_TOP, _BOTTOM, _NARROWEST = 74, 24, 560
+_TOP, _PANEL_TITLE, _BOTTOM, _NARROWEST = 66, 20, 28, 560
 _LIGHT = "white"
 
 
@@ -53,16 +53,28 @@ def tiles(found: Sequence[Tile], top: float) -> Iterator[Shape]:
 
 
 def map_drawing(cells: Sequence[Cell]) -> Drawing:
-    """The map of ``cells``: the fastest kind of each, its latency, what it saves and how."""
-    drops = {one.max_drop for one in cells if one.max_drop is not None}
-    loss = f"at a loss of at most {100 * max(drops):g} points" if drops else "in 8 bits, losses not measured"
-    title = f"Fastest way, {loss}; predicted for a server as fast as this machine"
+    """A map of ``cells`` for each allowed drop: the fastest kind of each, its latency, what it saves and how."""
+    title = "Fastest way; predicted for a server as fast as this machine"
     shapes: list[Shape] = [Text(12, 20, title, size=14), *legend(40)]
     shapes.append(Text(290, 40, "below: what it saves over the next best kind"))
-    shapes += tiles([_tile(one) for one in cells], _TOP)
+    top = float(_TOP)
+    for drop, of_drop in by_drop(cells):
+        shapes.append(Text(12, top, drop_words(drop), size=13))
+        shapes += tiles([_tile(one) for one in of_drop], top + _PANEL_TITLE)
+        top += _PANEL_TITLE + LABELS + len({one.device_factor for one in of_drop}) * CELL_HEIGHT + _BOTTOM
     width = max(LEFT + len({one.mbps for one in cells}) * CELL_WIDTH + 16, _NARROWEST)
-    height = _TOP + len({one.device_factor for one in cells}) * CELL_HEIGHT + _BOTTOM
-    return Drawing(width, height, tuple(shapes))
+    return Drawing(width, round(top), tuple(shapes))
+
+
+def by_drop(cells: Sequence[Cell]) -> list[tuple[float | None, list[Cell]]]:
+    """The cells of each allowed drop, in their order."""
+    drops = dict.fromkeys(one.max_drop for one in cells)
+    return [(drop, [one for one in cells if one.max_drop == drop]) for drop in drops]
+
+
+def drop_words(drop: float | None) -> str:
+    """The allowed drop of a map in words."""
+    return "in 8 bits, losses not measured" if drop is None else f"at a loss of at most {100 * drop:g} points"
 
 
 def _tile(cell: Cell) -> Tile:
@@ -101,16 +113,18 @@ def described_cells(cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 
 def print_map(cells: Sequence[Cell]) -> None:
-    """Print the map as a table, a line for each device."""
+    """Print a table for each allowed drop, with a line for each device."""
     from rich.console import Console
     from rich.table import Table
 
-    uplinks = sorted({one.mbps for one in cells})
-    table = Table("device", *(f"{mbps:g} Mbit/s" for mbps in uplinks))
-    for factor in sorted({one.device_factor for one in cells}):
-        row = {one.mbps: one for one in cells if one.device_factor == factor}
-        table.add_row(f"× {factor:g}", *(_said(row[mbps]) for mbps in uplinks))
-    Console().print(table)
+    for drop, of_drop in by_drop(cells):
+        uplinks = sorted({one.mbps for one in of_drop})
+        table = Table("device", *(f"{mbps:g} Mbit/s" for mbps in uplinks))
+        for factor in sorted({one.device_factor for one in of_drop}):
+            row = {one.mbps: one for one in of_drop if one.device_factor == factor}
+            table.add_row(f"× {factor:g}", *(_said(row[mbps]) for mbps in uplinks))
+        click.echo(f"fastest {drop_words(drop)}:")
+        Console().print(table)
     unknown = sum(one.not_measured > 0 for one in cells)
     if unknown:
         click.echo(f"in {unknown} of {len(cells)} cells ways that may be faster were not measured for lack of time")

@@ -25,7 +25,7 @@ KINDS: tuple[Kind, ...] = ("device", "split", "server")
 
 UPLINKS_MBPS = (1.0, 3.0, 10.0, 20.0)
 DEVICE_FACTORS = (1.0, 3.0, 5.0, 10.0, 14.0, 20.0, 40.0)
-MAX_DROPS = (0.01,)
+MAX_DROPS = (0.0, 0.01, 0.03)
 MEASURED_S = 120.0  # of measuring losses, for all cells together
 
 

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from device_sdk.commands.split_map import COLOURS, described_cells, map_drawing, print_map
+from device_sdk.files.drawing import write_drawing
+from device_sdk.policies.measured_splits.region import Cell
+from device_sdk.policies.splitting.path_splits import SplitCost
+from device_sdk.supernet.plan import Edge
+
+EDGES = (Edge("o0"), Edge("o1"))
+DEVICE = SplitCost(2, 10.0, 0.0, 0.0, 0, head=EDGES)
+SPLIT = SplitCost(1, 2.0, 5.0, 1.0, 900, EDGES[1:], (4,), head=EDGES[:1], per_channel=True, compress=True)
+CELLS = (
+    Cell(3.0, 1.0, 0.0, {"device": DEVICE}),
+    Cell(3.0, 1.0, 0.03, {"device": DEVICE, "split": SPLIT}),
+)
+
+
+def test_each_allowed_drop_has_a_panel_of_its_own(tmp_path):
+    write_drawing(tmp_path / "map.svg", map_drawing(CELLS))
+    root = ElementTree.parse(tmp_path / "map.svg").getroot()
+    texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert [text for text in texts if "at a loss" in text] == [
+        "at a loss of at most 0 points",
+        "at a loss of at most 3 points",
+    ]
+    assert any("−20 %" in text and "in 4 bits, per channel, deflated" in text for text in texts)
+    fills = [box.get("fill") for box in root.iter("{http://www.w3.org/2000/svg}rect")]
+    assert (fills.count(COLOURS["device"]), fills.count(COLOURS["split"])) == (2, 2), "the legend's and one each"
+    heights = [float(text.get("y")) for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert max(heights) <= float(root.get("height"))
+
+
+def test_the_table_and_the_json_name_the_drop_and_the_coding(capsys):
+    print_map(CELLS)
+    shown = capsys.readouterr().out
+    assert shown.index("at most 0 points") < shown.index("at most 3 points")
+    assert "split 8 ms" in shown
+    [exact, coded] = described_cells(CELLS)
+    assert (exact["kind"], exact["saving"], exact["compress"]) == ("device", None, False)
+    assert (coded["bits"], coded["per_channel"], coded["compress"]) == ([4], True, True)
