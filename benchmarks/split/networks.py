@@ -130,7 +130,7 @@ def _spread(data: TargetDataset, count: int) -> Judged:
 
 def _narrow(name: str) -> Path | None:
     """The recipe with the network's trained bottlenecks, where there is one."""
-    path = Path("zoo") / f"{name.replace('_', '-')}-bottlenecks.toml"
+    path = Path(__file__).parents[2] / "zoo" / f"{name.replace('_', '-')}-bottlenecks.toml"
     return path if path.exists() else None
 
 
