@@ -20,6 +20,7 @@ from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.split.exhaustive import exhaustive_rows
 from benchmarks.split.judging import Judging
 from benchmarks.split.measuring import TIMEOUT_S, Measured, Turns, measure
+from benchmarks.split.narrow import narrow_rows
 from benchmarks.split.networks import SplitNetwork, networks
 from benchmarks.split.region import Cell, write_region
 from benchmarks.split.ways import (
@@ -58,6 +59,7 @@ TARGETS = {
     "over_the_drop": Target(minimum=0, maximum=1 - CERTAINTY),
     "split_gain_activations": Target(minimum=0.25),
     "chosen_over_exhaustive": Target(maximum=1.02),
+    "bottleneck_bytes_over_best_cut": Target(maximum=0.5),
     "split_agreement": Target(minimum=0.99),
     "split_packet_bytes_error": Target(minimum=0, maximum=0),
 }
@@ -92,6 +94,7 @@ def run(options: BenchOptions) -> BenchOutcome:
         "over_the_drop": _over_the_drop(ours),
         "chosen_over_exhaustive": max(float(str(row["ratio"])) for row in rows if row["what"] == "exhaustive"),
         "split_gain_activations": _split_gain(rows),
+        "bottleneck_bytes_over_best_cut": _narrowest(rows),
         "split_wins": float(sum(cell.kind == "split" for cell in cells)),
         "server_wins": float(sum(cell.kind == "server" for cell in cells)),
         "device_wins": float(sum(cell.kind == "device" for cell in cells)),
@@ -101,6 +104,12 @@ def run(options: BenchOptions) -> BenchOutcome:
     }
     data = "cifar10 test.zip#search, #report; imagenette val.zip#search, #report; camvid train, val"
     return BenchOutcome(figures, rows, data)
+
+
+def _narrowest(rows: Sequence[Mapping[str, object]]) -> float:
+    """The least bytes at a bottleneck, over those at the best cut before it; 1 where none loses at most a point."""
+    kept = [row for row in rows if row["what"] == "narrow" and float(str(row["points_lost"])) <= 100 * MAX_DROP]
+    return min((float(str(row["ratio"])) for row in kept), default=1.0)
 
 
 def _network_rows(network: SplitNetwork, options: BenchOptions) -> list[dict[str, object]]:
@@ -139,6 +148,7 @@ def _network_rows(network: SplitNetwork, options: BenchOptions) -> list[dict[str
                 for privacy, factor, chosen in cells:
                     rows += _cell_rows(network, mbps, factor, privacy, chosen, here, report, known)
                 task.advance()
+        rows += narrow_rows(known, report, network.name)
         if network.name.startswith("resnet"):
             rows += exhaustive_rows(known, Judging(workspace, network.private.every(4)), network.name)
     return rows

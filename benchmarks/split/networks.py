@@ -17,10 +17,12 @@ from benchmarks.two_stage.bench import segmentation
 from benchmarks.two_stage.models import PREPROCESSING, build, train
 from device_sdk import __version__
 from device_sdk.data.datasets import load_dataset
+from packager.bottlenecks.pipeline import package_with_bottlenecks
 from packager.data.target_data import TargetDataset
 from packager.inputs.job import Job, load_job
 from packager.inputs.model_loader import LoadedModel, Pixels
 from packager.inputs.recipe import Recipe, RenditionName
+from packager.inputs.weights import tensors_digest
 from packager.pipeline import package
 
 RENDITIONS: tuple[RenditionName, ...] = ("fp32", "int8", "w4", "w2")
@@ -72,6 +74,7 @@ def _resnet(options: BenchOptions, name: str) -> SplitNetwork:
         weights=weights,
         training=f"{archive}#calibration",
         validation=f"{archive}#search",
+        recipe_path=_narrow(name),
         overrides=_RECIPE,
         progress=options.progress,
     )
@@ -93,6 +96,7 @@ def _efficientnet(options: BenchOptions) -> SplitNetwork:
         pixels=Pixels(None, "bicubic", "whole"),
         training=str(folder / "train.zip"),
         validation=f"{folder / 'val.zip'}#calibration",
+        recipe_path=_narrow(name),
         overrides=_RECIPE,
         progress=options.progress,
     )
@@ -124,10 +128,18 @@ def _spread(data: TargetDataset, count: int) -> Judged:
     return Judged(list(data.images[chosen]), data.labels[chosen])
 
 
+def _narrow(name: str) -> Path | None:
+    """The recipe with the network's trained bottlenecks, where there is one."""
+    path = Path(__file__).parents[2] / "zoo" / f"{name.replace('_', '-')}-bottlenecks.toml"
+    return path if path.exists() else None
+
+
 def _kept(job: Job, name: str, options: BenchOptions) -> Path:
-    folder = _cached(name, str(sorted(map(str, _RECIPE.items()))))
+    bottlenecks = tensors_digest(job.branch_weights or {})
+    folder = _cached(name, f"{sorted(map(str, _RECIPE.items()))} {bottlenecks}")
     if not (folder / "manifest.json").exists():
-        package(job, folder, restart=True, progress=options.progress)
+        run = package_with_bottlenecks if job.recipe.bottlenecks else package
+        run(job, folder, restart=True, progress=options.progress)
     return folder
 
 

@@ -75,10 +75,10 @@ def along(bundle: Bundle, rendition: str) -> Subnet:
 
 
 def subnet_of(bundle: Bundle, way: Way) -> Subnet:
-    """The blocks of the device's part of ``way``, and behind it those of the full model."""
-    if not way.head:
-        return along(bundle, way.rendition)
-    return Subnet(way.head + bundle.supernet.original.edges[len(way.head) :])
+    """The blocks of the device's part of ``way``, and behind it those of the full model, by way of its bottleneck."""
+    path = bundle.supernet.through(along(bundle, "fp32" if way.head else way.rendition), way.position)
+    assert path is not None, "the full model passes both ends of each bottleneck"
+    return Subnet(way.head + path.edges[len(way.head) :]) if way.head else path
 
 
 def whole_device(bundle: Bundle, rendition: str) -> Way:
