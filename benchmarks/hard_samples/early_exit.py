@@ -80,7 +80,7 @@ def early_exit_rows(
     judged_on, _ = _evidence(model, report)
     supernet, subnet = model.bundle.supernet, model.bundle.supernet.original
     planner = Planner(
-        supernet, chosen_on, costs, [subnet], exits={subnet: exit_choices(chosen_by, costs)}, server=SERVER
+        supernet, chosen_on, costs, [subnet], exits={subnet: exit_choices(chosen_by, costs)}, servers=[SERVER]
     )
     rows: list[dict[str, object]] = []
     figures = {"ee_hi_latency_saving_paper": PAPER["latency"], "ee_hi_energy_saving_paper": PAPER["energy"]}

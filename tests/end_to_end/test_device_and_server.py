@@ -461,7 +461,7 @@ def test_a_server_that_is_away_is_planned_without(demo_folder, public_key, state
         goal = Goal(accuracy=0.5, optimise="latency_ms")
         found = model.adapt(data.images[:60], goal, {"subnets", "ask"}, data.labels[:60])
     assert "ask" not in found.by_kind
-    assert found.notes[0].startswith("no server is asked:")
+    assert found.notes[0].startswith("digits:images is not asked:")
 
 
 def test_run_connects_the_models_that_the_plan_names_and_refuses_one_that_is_not_there(

@@ -88,7 +88,7 @@ class World:
         )
 
     def planner(self, **choices) -> Planner:
-        given = {"exit_sets": self.exit_sets, "server": SERVER, "tail_server": TAILS} | choices
+        given = {"exit_sets": self.exit_sets, "servers": [SERVER], "tail_server": TAILS} | choices
         return Planner(self.supernet, self.evidence, self.costs, self.subnets, **given)
 
     def cost(self, plan: Plan):
@@ -112,10 +112,10 @@ def test_pooled_answers_are_what_plans_that_ask_are_judged_by(make_world):
     plan = Plan(subnet, hard=Ask(MaxConfidence(UNREACHABLE_CONFIDENCE), SERVER))
     own, server = world.evidence.ends[subnet], world.evidence.servers[SERVER]
     assert world.cost(plan).accuracy == (server.argmax(axis=1) == world.evidence.labels).mean()
-    world.evidence = replace(world.evidence, pool=pool)
+    world.evidence = replace(world.evidence, pools={SERVER: pool})
     pooled = (2.0 * own + 0.5 * server).argmax(axis=1) == world.evidence.labels
     assert world.cost(plan).accuracy == pooled.mean() != (server.argmax(axis=1) == world.evidence.labels).mean()
-    assert world.evidence.part(np.arange(10)).pool == pool
+    assert world.evidence.part(np.arange(10)).pools == {SERVER: pool}
     planner = world.planner(exit_sets={}, tail_server=None)
     asking = planner.nearest(Requirement(accuracy=0.7, optimise="latency_ms"), world.network, POWER).by_kind["ask"]
     assert asking.cost == world.cost(asking.plan)
@@ -235,8 +235,8 @@ def test_asking_from_exits_is_planned_where_it_is_better_and_what_it_saves_is_to
     kinds = set()
     for seed, optimise in itertools.product(range(4), ("latency_ms", "energy_mj")):
         world = make_world(seed)
-        world.network = replace(world.network, uplink=Uplink(10.0, 12.0))
-        requirement = Requirement(accuracy=0.85, coverage=1.0, optimise=optimise)
+        world.network = replace(world.network, uplink=Uplink(10.0, 6.0))
+        requirement = Requirement(accuracy=0.75, coverage=1.0, optimise=optimise)
         exits = {subnet: [ExitChoice("x1", 2.0)] for subnet in world.exit_sets}
         choice = world.planner(exits=exits).nearest(requirement, world.network, POWER)
         kinds.add(choice.plan.kind)

@@ -36,7 +36,7 @@ def draw(elastic_supernet):
 
     def made(seed: int, choosing: int, testing: int) -> PromisedPlans:
         random = np.random.default_rng(seed)
-        planner = Planner(supernet, evidence(random, choosing), costs, [subnet], server=SERVER)
+        planner = Planner(supernet, evidence(random, choosing), costs, [subnet], servers=[SERVER])
         held = evidence(random, testing)
 
         def tested(plan):
