@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.exits.networks import RESNET56
+from benchmarks.exits.sets import zoo_bundle
 from benchmarks.hard_samples.answers import Answers
 from benchmarks.hard_samples.coverage import coverage_errors, fitting_bias, kept_share_errors
 from benchmarks.hard_samples.early_exit import Constants, Part, early_exit_rows
-from benchmarks.hard_samples.judging import SENT, Right, f1, mean_and_low
+from benchmarks.hard_samples.judging import SENT, Pair, Right, f1, mean_and_low
 from benchmarks.hard_samples.judging import Eases as Scores
-from benchmarks.exits.networks import RESNET56
-from benchmarks.exits.sets import zoo_bundle
 from benchmarks.hard_samples.photographs import photograph_rows
 from benchmarks.hard_samples.pooled import pooled_rows
 from benchmarks.hard_samples.servers import beaten, ensemble, fitted_for, server_rows, specialist
@@ -302,9 +302,7 @@ def _promised(tuning: Answers, views: Viewed, report: Answers) -> tuple[Logistic
     """
     half = len(tuning.here) // 2
     pair, first = tuning.pair, np.arange(len(tuning.here)) < half
-    fitted = fit_best_logistic(
-        tuning.small[:half], pair.easy[:half], losses=pair.losses[:half], views=views.of(first)
-    )
+    fitted = fit_best_logistic(tuning.small[:half], pair.easy[:half], losses=pair.losses[:half], views=views.of(first))
     assert fitted is not None
     decider = fitted.decider
     eases = ease(decider, tuning.small[half:])

@@ -46,7 +46,7 @@ def specialist(logits: Array) -> Array:
 def fitted_for(
     small: Array, views: Array, there: npt.NDArray[np.bool_], labels: npt.NDArray[np.int64]
 ) -> Fitted[Logistic]:
-    """Our decider for a server that is right ``there`` [count]; logits of the device [count, …], of views [views, …]."""
+    """Our decider for a server that is right ``there`` [count]; ``views``: the device's logits for them."""
     here, seen = small.argmax(axis=-1) == labels, views.argmax(axis=-1) == labels
     shown = Viewed(views, seen | ~there, seen & ~there)
     found = fit_best_logistic(small, here | ~there, losses=here & ~there, views=shown)

@@ -21,7 +21,7 @@ from device_sdk.offload.asking import AskClient
 from device_sdk.offload.link_estimate import LinkEstimate, LinkProbe, PlannedTail, ServerWait
 from device_sdk.offload.packing import Activations
 from device_sdk.offload.remote_calls import RemoteReply
-from device_sdk.offload.remote_model import AskedShare, LogarithmicPool, RemoteModel
+from device_sdk.offload.remote_model import AskedShare, LogarithmicPool, RemoteModel, why_unfit
 from device_sdk.offload.tail import TailClient, runs_tails
 from device_sdk.policies.planning.server_evidence import Servers, ask_servers
 from device_sdk.progress import Progress
@@ -350,7 +350,7 @@ class RemoteAnswers:
         return self._tail_unfit(split.server, split.position)
 
     def _tail_unfit(self, server: RemoteRef, position: int) -> str | None:
-        return _unfit(None if self._tail is None else self._tail.model, server, sends_inputs=position == 0)
+        return why_unfit(None if self._tail is None else self._tail.model, server, sends_inputs=position == 0)
 
     def _client_of(self, server: RemoteRef) -> AskClient | None:
         """The client of the model that a plan names; of one that names none the first."""
@@ -358,7 +358,7 @@ class RemoteAnswers:
 
     def _asking_unfit(self, server: RemoteRef) -> str | None:
         client = self._client_of(server) or next(iter(self._asking), None)
-        return _unfit(None if client is None else client.model, server, sends_inputs=True)
+        return why_unfit(None if client is None else client.model, server, sends_inputs=True)
 
     def _noted(self, event: type[Escalating] | type[Splitting], reply: RemoteReply) -> Array | None:
         """The reply's output; the log says when a server stops answering, and when it answers again."""
@@ -369,18 +369,6 @@ class RemoteAnswers:
         if changed:
             self._log.write(event(answering=answering, failure=reply.failure))
         return reply.output
-
-
-def _unfit(model: RemoteModel | None, server: RemoteRef, *, sends_inputs: bool) -> str | None:
-    """Why the connected ``model`` cannot serve as ``server``; None if it can."""
-    if model is None:
-        return f"no server is connected that has {server}"
-    if not server.is_named(model.model):
-        return f"the plan was made for {server}, connected is {model.model}"
-    if model.privacy == "never" or (sends_inputs and model.privacy != "inputs"):
-        sent = "inputs" if sends_inputs else "activations"
-        return f"the plan sends {sent} to {model.model}, which the privacy setting {model.privacy} forbids"
-    return None
 
 
 def _sources(plan: Plan, outcome: Outcome) -> list[str]:

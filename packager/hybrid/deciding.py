@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from msgspec.structs import replace
 from torch import Tensor
 from torch.nn import functional

@@ -70,7 +70,9 @@ def test_a_logit_that_is_not_finite_is_refused(samples):
         RoutingSamples(broken, global_, labels, 1)
 
 
-@pytest.mark.parametrize(("won", "lost", "kept"), [(0, 0, False), (1, 0, False), (2, 0, True), (9, 6, False), (12, 4, True)])
+@pytest.mark.parametrize(
+    ("won", "lost", "kept"), [(0, 0, False), (1, 0, False), (2, 0, True), (9, 6, False), (12, 4, True)]
+)
 def test_a_turn_helps_if_it_wins_more_than_chance_would(won, lost, kept):
     before = np.arange(100) < 50
     after = before.copy()
