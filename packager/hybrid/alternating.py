@@ -3,8 +3,8 @@
 Each round: the global learns, then the base, with the weights that the router of the moment gives; after each, the
 router is fitted anew, since its inputs or its target have changed. A network that does not make the hybrid better on
 images that neither network learns from, by more than a standard error, goes back to where it began its turn. The
-statistics of the base's batch norms have a turn of their own before the others: those of a network that was trained on strongly augmented images rarely are
-those of plain ones.
+statistics of the base's batch norms have a turn of their own before the others: those of a network that was trained on
+strongly augmented images rarely are those of plain ones.
 """
 
 from __future__ import annotations
