@@ -1,4 +1,4 @@
-"""What a hybrid sends (Hybrid Eq. 6, Alg. 2), the weights of samples in its losses, and which turns help.
+"""The router of a hybrid (Hybrid Eq. 6, Alg. 2), the weights of samples in its losses, and which turns help.
 
 The router is the logistic decider that devices fit: from random weights or from the entropy, the paper's network of 101
 meta-features ranked samples worse (ADR 76). Bundles with such a network are still read and run.
