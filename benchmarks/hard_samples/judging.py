@@ -25,6 +25,11 @@ class Pair:
         """Mask of the samples that gain nothing from the server: [count]."""
         return self.here | ~self.server
 
+    @property
+    def losses(self) -> Right:
+        """Mask of the samples whose right answer the server's wrong one would replace: [count]."""
+        return self.here & ~self.server
+
     def system(self, eases: Eases, share: float) -> Right:
         """Mask of correct answers if the hardest ``share`` of the samples is sent: [count]."""
         sent = np.argsort(eases, kind="stable")[: round(share * len(eases))]

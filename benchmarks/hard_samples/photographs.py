@@ -15,7 +15,6 @@ import numpy.typing as npt
 import torch
 
 from benchmarks.hard_samples.judging import SENT, Pair
-from benchmarks.hard_samples.router_fitting import fit_router
 from benchmarks.real_size.photographs import load_photographs
 from benchmarks.runner.run import BenchOptions
 from benchmarks.support.bundles import cache_folder
@@ -50,9 +49,8 @@ def photograph_rows(options: BenchOptions) -> tuple[dict[str, float], list[dict[
     logits, new = found[DEVICE, TUNING], found[DEVICE, JUDGED]
     viewed = _logits(options, DEVICE, TUNING, viewed=True)
     views_right = viewed.argmax(axis=-1) == labels[TUNING]
-    views_easy = Viewed(viewed, views_right | ~tuning.server)
-    ours = fit_best_logistic(logits, tuning.easy, views=views_easy)
-    router = fit_router(logits, tuning.easy, views=views_easy)
+    shown = Viewed(viewed, views_right | ~tuning.server, views_right & ~tuning.server)
+    ours = fit_best_logistic(logits, tuning.easy, losses=tuning.losses, views=shown)
     top_two = fit_logistic(logits, tuning.here, features=TOP_TWO, by_class=False)
     top_two_eases = cross_fitted_eases(logits, tuning.here, features=TOP_TWO, by_class=False)
     deciders: dict[str, tuple[Decider | None, npt.NDArray[np.float64] | None]] = {
@@ -61,7 +59,6 @@ def photograph_rows(options: BenchOptions) -> tuple[dict[str, float], list[dict[
         "margin": (Margin(0.0), None),
         "top-2 regression (HI)": (top_two, top_two_eases),
         "ours": (None, None) if ours is None else (ours.decider, ours.eases),
-        "router (Hybrid)": (None, None) if router is None else (router.decider, router.eases),
     }
     rows: list[dict[str, object]] = []
     for name, (decider, eases) in deciders.items():
@@ -71,10 +68,8 @@ def photograph_rows(options: BenchOptions) -> tuple[dict[str, float], list[dict[
     for name, right in (("device", report.here), ("server", report.server), ("oracle", report.here | report.server)):
         rows.append({"what": f"photographs: {name}", "accuracy_100": 100 * float(right.mean())})
     figures: dict[str, float] = {}
-    for short, fitted in (("ours", ours), ("router", router)):
-        if fitted is not None:
-            eases = ease(fitted.decider, new)
-            figures |= report.gains(f"photographs_{short}", eases, ease(Entropy(0.0), new))
+    if ours is not None:
+        figures |= report.gains("photographs_ours", ease(ours.decider, new), ease(Entropy(0.0), new))
     pool = fit_pool(logits, found[SERVER, TUNING], labels[TUNING])
     if pool is not None and ours is not None:
         right = pool.pooled(new, found[SERVER, JUDGED]).argmax(axis=1) == labels[JUDGED]

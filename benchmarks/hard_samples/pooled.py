@@ -57,7 +57,8 @@ def _decider(tuning: Answers, views: Viewed, pool: LogarithmicPool) -> Fitted[Lo
     easy = tuning.here | ~_right(pool, tuning)
     right = views.logits.argmax(axis=-1) == tuning.labels
     asked = np.stack([pool.pooled(one, tuning.large).argmax(axis=1) == tuning.labels for one in views.logits])
-    found = fit_best_logistic(tuning.small, easy, views=Viewed(views.logits, right | ~asked))
+    losses, shown = tuning.here & ~_right(pool, tuning), Viewed(views.logits, right | ~asked, right & ~asked)
+    found = fit_best_logistic(tuning.small, easy, losses=losses, views=shown)
     assert found is not None
     return found
 

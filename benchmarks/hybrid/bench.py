@@ -12,7 +12,7 @@ from device_sdk.supernet.plan import Entropy
 TARGETS = {
     "rb_minus_r_low": Target(minimum=0.0),
     "rb_base_turns_kept": Target(minimum=1),
-    "rbg_minus_rb_low": Target(minimum=0.0),
+    "rbg_minus_rb_low": Target(minimum=0.01),  # it is 0 where nothing was kept
     "rbg_global_turns_kept": Target(minimum=1),
     "hybrid_minus_cloud_low_points": Target(minimum=-0.5),
     "pool_gain_low_points": Target(minimum=-0.5),

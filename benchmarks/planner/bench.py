@@ -88,7 +88,7 @@ class Problem:
             self.subnets,
             exit_sets=self.exit_sets,
             exits=self.exits,
-            server=self.asked,
+            servers=[self.asked],
             tail_server=self.tails,
         )
 

@@ -45,7 +45,7 @@ class _Drawn:
             subnets,
             exit_sets={self.world.full: self.world.exit_sets(self.seen, drops)} if exits else None,
             exits={self.world.full: self.world.exits} if exits else None,
-            server=SERVER if "ask" in self._kinds else None,
+            servers=[SERVER] if "ask" in self._kinds else [],
             kinds=self._kinds,
             certainty=CERTAINTY,
         )

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.data.preprocessing import Preprocessing, prepare
-from device_sdk.errors import UsageError
+from device_sdk.errors import PathweaveError, UsageError
 from device_sdk.offload.agreement import Agreement, agree, fill
-from device_sdk.offload.client import request_overhead_bytes
+from device_sdk.offload.client import ModelMetadata, request_overhead_bytes
 from device_sdk.offload.open_inference import NamedTensor
 from device_sdk.offload.remote_calls import (
     CircuitBreaker,
@@ -98,6 +98,17 @@ class AskClient:
             self._failed()
         return reply
 
+    def misfit(self) -> str | None:
+        """Why the server's model cannot stand in for the device's; None if it can, or does not answer now."""
+        try:
+            metadata = self._client.metadata(self._model.timeout_s)
+            self._agreement_with(metadata)
+        except UsageError as error:
+            return str(error)
+        except PathweaveError:
+            return None
+        return None
+
     def try_again(self) -> None:
         """End the pause after failures: the server was seen to answer."""
         self._calls.try_again()
@@ -167,13 +178,16 @@ class AskClient:
         if agreement is not None:
             return agreement
         metadata = self._client.metadata(self._calls.left_s(deadline))
-        agreement = agree(
+        agreement = self._agreement_with(metadata)
+        self._calls.left_s(deadline)  # raises if the deadline passed, so that a late result is not cached
+        self._agreement = agreement
+        return agreement
+
+    def _agreement_with(self, metadata: ModelMetadata) -> Agreement:
+        return agree(
             metadata,
             class_names=self._class_names,
             input_shape=self._input_shape,
             output_shape=self._output_shape,
             task=self._task,
         )
-        self._calls.left_s(deadline)  # raises if the deadline passed, so that a late result is not cached
-        self._agreement = agreement
-        return agreement

@@ -16,7 +16,7 @@ from device_sdk.data.image_files import QUALITY, check_quality
 from device_sdk.errors import UsageError
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.deciders.port import ease, hard
-from device_sdk.supernet.plan import Decider, Edge, Subnet
+from device_sdk.supernet.plan import Decider, Edge, RemoteRef, Subnet
 
 IMAGES = ":images"  # suffix of the name of a model that takes raw images
 JPEG = ":jpeg"  # the same, images as JPEGs
@@ -75,7 +75,7 @@ def _edges(text: str) -> list[tuple[str, str, str]]:
 class LogarithmicPool:
     """Logits weighed by ``device`` and ``server`` and added: a product of powers of both distributions.
 
-    Each weight holds its network's temperature and how much it counts (``policies/deciding/pool_fitting``).
+    Each weight holds its network's temperature and how much it counts (``policies/deciding/decider_fitting``).
 
     Raises:
         UsageError: a weight is negative or not finite, or both are 0.
@@ -180,3 +180,15 @@ class RemoteModel:
         check_quality(self.jpeg_quality)
         if self.max_batch < 1:
             raise UsageError(f"max_batch is {self.max_batch}; it must be at least 1")
+
+
+def why_unfit(model: RemoteModel | None, server: RemoteRef, *, sends_inputs: bool) -> str | None:
+    """Why the connected ``model`` cannot serve as ``server``; None if it can."""
+    if model is None:
+        return f"no server is connected that has {server}"
+    if not server.is_named(model.model):
+        return f"the plan was made for {server}, connected is {model.model}"
+    if model.privacy == "never" or (sends_inputs and model.privacy != "inputs"):
+        sent = "inputs" if sends_inputs else "activations"
+        return f"the plan sends {sent} to {model.model}, which the privacy setting {model.privacy} forbids"
+    return None

@@ -207,7 +207,8 @@ def _planned(
     timed_exits = "exits" in kinds
     planner = answered.planner(kinds, goal, base, timed_exits=timed_exits)
     choice = planner.best(requirement, network, here.power)
-    notes, timed = here.servers.notes, _timed_ways(workspace, choice, samples.inputs) if confirm else None
+    notes = (*here.servers.notes, *_not_asked(planner, here.servers))
+    timed = _timed_ways(workspace, choice, samples.inputs) if confirm else None
     again, stricter = _CHOSEN_AGAIN, requirement
     while timed is not None and _fails(timed, resolved, choice.plan):
         again -= 1
@@ -318,8 +319,12 @@ def _front(planner: PromisedPlans, requirement: Requirement, here: Here) -> Plan
         requirement,
         network,
         here.power,
-        asked=here.servers.asked,
     )
+
+
+def _not_asked(planner: PromisedPlans, servers: Servers) -> list[str]:
+    useless = [one for one in servers.asked if one in planner.planner.useless]
+    return [f"{one.model} is asked about no hard sample: on left-out samples that gains nothing" for one in useless]
 
 
 def _accuracy(one: Option) -> float:

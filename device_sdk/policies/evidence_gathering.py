@@ -61,7 +61,7 @@ class Collected:
             self.subnets,
             exit_sets={one.subnet: exit_sets(one, self.costs, drops) for one in parts},
             exits={one.subnet: exit_choices(one, self.costs) for one in parts},
-            server=self.servers.asked,
+            servers=self.servers.asked,
             tail_server=self.servers.tails,
             privacy=self.servers.privacy,
             kinds=kinds,
@@ -147,6 +147,6 @@ def _joined(labels: npt.NDArray[np.int64], answers: Sequence[Answers], servers: 
         labels,
         ends={subnet: logits for one in found for subnet, logits in one.ends.items()},
         exits={branch: logits for one in found for branch, logits in one.exits.items()},
-        servers={} if servers.asked is None or servers.logits is None else {servers.asked: servers.logits},
-        pool=servers.pool,
+        servers={one.server: one.logits for one in servers.answered},
+        pools={one.server: one.pool for one in servers.answered if one.pool is not None},
     )

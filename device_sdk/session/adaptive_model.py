@@ -360,7 +360,7 @@ class AdaptiveModel:
             if not take:
                 return found
             if asked is not None:
-                self._answers.connect(asked)
+                self._answers.connect([asked])
             keeps_subnet = kinds == {"exits"} and "latency" in self.live.running
             self._exchange(found.plan, before=self._network.stop if keeps_subnet else self._stop_following)
             self.log.write(adaptation_log.chosen(found))

@@ -66,7 +66,8 @@ class Choosing:
         Raises:
             UsageError: an unknown kind, or one that lacks what it needs; says what.
         """
-        asked, tails = self._remote.asked_model, self._remote.tail_model
+        models, tails = self._remote.asked_models, self._remote.tail_model
+        asked = next((one for one in models if one.privacy == "inputs"), models[0] if models else None)
         usable: dict[Need, str] = {}
         if asked is not None and asked.privacy == "inputs":
             usable["answers"] = "ask"
@@ -170,9 +171,12 @@ class Choosing:
 
     def pool(self, samples: Any, labels: Any, *, progress: Progress) -> tuple[RemoteModel, LogarithmicPool | None]:
         """The connected model, and how its answers and the subnet's in use are pooled; raises as ``fit_pool``."""
-        model, plan = self._remote.asked_model, self._in_use.running().plan
-        if model is None:
+        models, plan = self._remote.asked_models, self._in_use.running().plan
+        if not models:
             raise UsageError("no server is connected that answers samples", hint="connect one")
+        if len(models) > 1:
+            raise UsageError("a pool is of the answers of one server", hint="connect that one alone, then all of them")
+        model = models[0]
         targets = self._samples.labels(labels)
         inputs, images = self._samples.inputs(samples), self._samples.pixels(samples)
         servers = self._corrected(self._remote.gather_from(model, inputs, images, uplink=None, progress=progress))
@@ -184,9 +188,9 @@ class Choosing:
 
     def _corrected(self, servers: Servers) -> Servers:
         """The same answers under the prior of the plan in use, as they are corrected when it asks."""
-        if servers.logits is None:
-            return servers
-        return replace(servers, logits=corrected(servers.logits, self._in_use.running().plan.class_prior))
+        prior = self._in_use.running().plan.class_prior
+        answered = [replace(one, logits=corrected(one.logits, prior)) for one in servers.answered]
+        return replace(servers, answered=tuple(answered))
 
 
 def _server_of(split: Split | None, model: RemoteModel | None) -> RemoteModel | None:

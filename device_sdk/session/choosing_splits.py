@@ -214,8 +214,8 @@ _RESOURCES: tuple[Resource, ...] = ("macs", "latency_ms", "energy_mj")
 
 def home(bundle: Bundle, remote: RemoteAnswers) -> RemoteModel | None:
     """The connection to a server that has ``bundle`` and may be sent inputs, under the bundle's name."""
-    name, asked, tails = bundle.manifest.name, remote.asked_model, remote.tail_model
-    connected = (tails, asked if asked is not None and asked.model == name else None)
+    name, tails = bundle.manifest.name, remote.tail_model
+    connected = (tails, *(one for one in remote.asked_models if one.model == name))
     return next((replace(one, model=name) for one in connected if one and one.privacy == "inputs"), None)
 
 
@@ -236,7 +236,7 @@ def choose_pair(
 ) -> tuple[Found, RemoteModel]:
     """The best pair whose cost keeps the goal's ``macs``, ``latency_ms`` or ``energy_mj``, and the server's model.
 
-    The connected model that answers samples, if it is another one, may be the global network too; its MACs are unknown.
+    Connected models that answer samples may be the global network too; their MACs are unknown.
 
     Raises:
         BudgetError: not one of the three is limited. InfeasibleBudgetError: no pair keeps the limit.
@@ -248,9 +248,9 @@ def choose_pair(
         raise BudgetError("a hybrid keeps one limit", hint="set one of " + ", ".join(_RESOURCES))
     if targets is None:
         raise UsageError("a hybrid is chosen on labelled samples", hint="give labels")
-    [(resource, limit)], server, asked = limits, home(bundle, remote), remote.asked_model
+    [(resource, limit)], server = limits, home(bundle, remote)
     assert server is not None
-    others = [asked] if asked is not None and asked.model != bundle.manifest.name else []
+    others = [one for one in remote.asked_models if one.model != bundle.manifest.name]
     found = [remote.gather_from(one, inputs, images, uplink=uplink, progress=progress) for one in others]
     choice = choose_hybrid(
         workspace,
@@ -293,9 +293,10 @@ def _costs(
 
 
 def _asked_model(servers: Servers, resource: Resource, power: Power | None) -> HybridMember[GlobalNetwork]:
-    if servers.asked is None or servers.logits is None or servers.network is None:
+    if not servers.answered or servers.network is None:
         raise TransferError(servers.notes[0] if servers.notes else "a server's model may not be sent inputs")
-    return HybridMember(servers.asked, servers.logits, asked_cost(resource, servers.network, servers.asked, power))
+    one = servers.answered[0]
+    return HybridMember(one.server, one.logits, asked_cost(resource, servers.network, one.server, power))
 
 
 def _found_pair(

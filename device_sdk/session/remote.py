@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakMethod
 
 from device_sdk.bundles.hybrid_pairs import hybrid_plan
+from device_sdk.errors import UsageError
 from device_sdk.execution.plan_in_use import PlanInUse
 from device_sdk.offload.remote_model import LogarithmicPool, RemoteModel
 from device_sdk.progress import Progress, SilentProgress
@@ -41,18 +42,27 @@ class Remote:
 
     @property
     def models(self) -> tuple[RemoteModel, ...]:
-        """The connected models: the one that answers samples, and the one that runs tails."""
-        return tuple(one for one in (self._answers.asked_model, self._answers.tail_model) if one is not None)
+        """The connected models: those that answer samples, and the one that runs tails."""
+        tail = self._answers.tail_model
+        return (*self._answers.asked_models, *(() if tail is None else (tail,)))
 
-    def connect(self, model: RemoteModel) -> None:
-        """Let a server's model answer what the plan sends to it: hard samples, or with ``NAME:tail`` the rest of paths.
+    def connect(self, *models: RemoteModel) -> None:
+        """Let servers' models answer what the plan sends to them: hard samples, or the rest of paths (``NAME:tail``).
 
-        Nothing is sent that ``model.privacy`` forbids: inputs need "inputs", activations "activations" or "inputs". An
-        earlier connection of the same kind ends. A plan that was restored by ``open`` uses the server from here on.
+        Of several that answer samples ``adapt`` takes the best for its plan, which names it: a general one, or one that
+        knows some classes better. Without labels the answers of the first stand in for them.
+
+        Nothing is sent that a model's ``privacy`` forbids: inputs need "inputs", activations "activations" or "inputs".
+        Earlier connections of the same kind end. A plan that was restored by ``open`` uses the server from here on.
+
+        Raises:
+            UsageError: none is given, two have one name, by which plans tell them apart, or several run tails.
         """
+        if not models:
+            raise UsageError("no model is given to connect to", hint="remote.connect(RemoteModel(…))")
         self._in_use.running()
         self._before()
-        self._answers.connect(model)
+        self._answers.connect(models)
 
     def disconnect(self) -> None:
         """Disconnect all servers: everything is answered here. Idempotent."""

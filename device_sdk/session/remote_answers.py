@@ -21,7 +21,7 @@ from device_sdk.offload.asking import AskClient
 from device_sdk.offload.link_estimate import LinkEstimate, LinkProbe, PlannedTail, ServerWait
 from device_sdk.offload.packing import Activations
 from device_sdk.offload.remote_calls import RemoteReply
-from device_sdk.offload.remote_model import AskedShare, LogarithmicPool, RemoteModel
+from device_sdk.offload.remote_model import AskedShare, LogarithmicPool, RemoteModel, why_unfit
 from device_sdk.offload.tail import TailClient, runs_tails
 from device_sdk.policies.planning.server_evidence import Servers, ask_servers
 from device_sdk.progress import Progress
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 class RemoteAnswers:
-    """The servers that a model is connected to: one model that answers samples, one that runs tails. Thread-safe.
+    """The servers that a model is connected to: models that answer samples, one that runs tails. Thread-safe.
 
-    A plan names the server's model. If another one is connected, nothing is sent and the device's own answer stands.
+    A plan names the server's model. If only others are connected, nothing is sent and the device's own answer stands.
     The log notes when a server stops answering and when it answers again.
     """
 
@@ -46,30 +46,43 @@ class RemoteAnswers:
         self._bundle = bundle
         self._log = log
         self._lock = threading.Lock()  # guards all that follows
-        self._asking: AskClient | None = None
+        self._asking: tuple[AskClient, ...] = ()
         self._tail: TailClient | None = None
         self._answering: dict[type, bool] = {}
         self._link: LinkEstimate | None = None
         self._answer_ms = 0.0
-        self._share: AskedShare | None = None
+        self._shares: dict[str, AskedShare] = {}
 
-    def connect(self, model: RemoteModel) -> None:
-        """Use this model from now on: for samples, or for tails if that is what it runs. Closes the one before."""
-        old: AskClient | TailClient | None
-        if runs_tails(model.model):
+    def connect(self, models: Sequence[RemoteModel]) -> None:
+        """Use these models from now on: for samples, or for tails if that is what one runs. Closes those before.
+
+        Raises:
+            UsageError: two have one name, by which plans tell them apart, or several run tails.
+        """
+        running = [one for one in models if runs_tails(one.model)]
+        answering = [one for one in models if not runs_tails(one.model)]
+        names = [one.model for one in answering]
+        if len(running) > 1 or len(set(names)) < len(names):
+            raise UsageError(
+                f"the models {', '.join(one.model for one in models)} cannot be connected together",
+                hint="models that answer samples need different names, and one at most runs tails",
+            )
+        if running:
             shape = self._bundle.manifest.cut_points[-1].tensors[0].shape
-            tail = TailClient(model, bundle=self._bundle.digest, output_shape=shape)
+            tail = TailClient(running[0], bundle=self._bundle.digest, output_shape=shape)
             with self._lock:
-                old, self._tail = self._tail, tail
+                replaced, self._tail = self._tail, tail
                 self._answering.pop(Splitting, None)
-        else:
-            client = self._client_to(model)
+            if replaced is not None:
+                replaced.close()
+        if answering:
+            clients = tuple(self._client_to(one) for one in answering)
             with self._lock:
-                old, self._asking = self._asking, client
-                self._share = None if model.share is None else AskedShare(model.share)
+                old, self._asking = self._asking, clients
+                self._shares = {one.model: AskedShare(one.share) for one in answering if one.share is not None}
                 self._answering.pop(Escalating, None)
-        if old is not None:
-            old.close()
+            for client in old:
+                client.close()
 
     def _client_to(self, model: RemoteModel) -> AskClient:
         manifest = self._bundle.manifest
@@ -90,10 +103,9 @@ class RemoteAnswers:
             self._link, self._answer_ms = link, answer_ms
 
     @property
-    def asked_model(self) -> RemoteModel | None:
-        """The connected model that answers samples."""
-        client = self._asking
-        return None if client is None else client.model
+    def asked_models(self) -> tuple[RemoteModel, ...]:
+        """The connected models that answer samples."""
+        return tuple(client.model for client in self._asking)
 
     @property
     def tail_model(self) -> RemoteModel | None:
@@ -104,7 +116,7 @@ class RemoteAnswers:
     @property
     def is_connected(self) -> bool:
         """True if a server is connected."""
-        return self._asking is not None or self._tail is not None
+        return bool(self._asking) or self._tail is not None
 
     def prober(self, link: LinkEstimate, tail: PlannedTail | None = None) -> LinkProbe:
         """Probe that measures the round trip to the connected server; with ``tail`` its load counts too.
@@ -112,7 +124,7 @@ class RemoteAnswers:
         Raises:
             UsageError: none is connected.
         """
-        connected = self._asking or self._tail
+        connected = self._asking[0] if self._asking else self._tail
         if connected is None:
             raise UsageError("no server is connected")
         wait: ServerWait | None = None
@@ -129,7 +141,7 @@ class RemoteAnswers:
 
     def try_again(self) -> None:
         """The server was seen to answer: do not wait until it is asked again."""
-        for client in (self._asking, self._tail):
+        for client in (*self._asking, self._tail):
             if client is not None:
                 client.try_again()
 
@@ -146,8 +158,8 @@ class RemoteAnswers:
     def close(self) -> None:
         """Disconnect all servers. Idempotent."""
         with self._lock:
-            old = (self._asking, self._tail)
-            self._asking = self._tail = self._share = None
+            old = (*self._asking, self._tail)
+            self._asking, self._tail, self._shares = (), None, {}
         for client in old:
             if client is not None:
                 client.close()
@@ -185,7 +197,7 @@ class RemoteAnswers:
     ) -> Servers:
         """The same of one model, connected or not, that answers samples."""
         with contextlib.closing(self._client_to(model)) as client:
-            return ask_servers(client, None, self._bundle, inputs, images, uplink=uplink, progress=progress)
+            return ask_servers([client], None, self._bundle, inputs, images, uplink=uplink, progress=progress)
 
     def why_not(self, plan: Plan) -> str | None:
         """Why a server that ``plan`` needs cannot be used now; None if all can, or it needs none."""
@@ -267,21 +279,21 @@ class RemoteAnswers:
 
     def _hard(self, policy: Abstain | Ask, output: Array) -> npt.NDArray[np.bool_]:
         """Mask [batch] of hard samples by their logits [batch, classes]; the connection may keep their share."""
-        share = self._share
-        if share is None or not isinstance(policy, Ask) or policy.sends != "input":
-            return hard_samples(policy.decider, output)
-        return share.hard(policy.decider, output)
+        share = None
+        if isinstance(policy, Ask) and policy.sends == "input" and (client := self._client_of(policy.server)):
+            share = self._shares.get(client.model.model)
+        return hard_samples(policy.decider, output) if share is None else share.hard(policy.decider, output)
 
     def _pool_for(self, ask: Ask) -> LogarithmicPool | None:
         """Pool of replies with the device's own answers; only replies to inputs are pooled."""
-        model = self.asked_model
-        return None if model is None or ask.sends != "input" else model.pool
+        client = self._client_of(ask.server) if ask.sends == "input" else None
+        return None if client is None else client.model.pool
 
     def _is_ready(self, hard: Hard) -> bool:
         """True if the plan's server is connected, may be sent to, and is not in a pause after failures."""
         if not isinstance(hard, Ask):
             return False
-        client = self._asking if hard.sends == "input" else self._tail
+        client = self._client_of(hard.server) if hard.sends == "input" else self._tail
         return self._ask_unfit(hard) is None and client is not None and client.ready
 
     def _ask_unfit(self, ask: Ask) -> str | None:
@@ -303,7 +315,7 @@ class RemoteAnswers:
             if tail is None or outcome.kept is None or self._tail_unfit(ask.server, ask.sends) is not None:
                 return None
             return self._run_tail(tail, ask.sends, ask.tail, outcome.kept.of(positions))
-        client = self._asking
+        client = self._client_of(ask.server)
         if client is None or self._asking_unfit(ask.server) is not None:
             return None
         reply = client.answer(tensor[positions], _chosen(images, positions), digest=ask.server.digest)
@@ -313,7 +325,7 @@ class RemoteAnswers:
         self, server: RemoteRef, tensor: Array, images: npt.NDArray[np.uint8] | Image.Image | None
     ) -> Array | None:
         """The logits of the server's model for the whole batch; None if there are none."""
-        client = self._asking
+        client = self._client_of(server)
         if client is None:
             return None
         every = np.arange(len(tensor))
@@ -336,10 +348,15 @@ class RemoteAnswers:
         return self._tail_unfit(split.server, split.position)
 
     def _tail_unfit(self, server: RemoteRef, position: int) -> str | None:
-        return _unfit(None if self._tail is None else self._tail.model, server, sends_inputs=position == 0)
+        return why_unfit(None if self._tail is None else self._tail.model, server, sends_inputs=position == 0)
+
+    def _client_of(self, server: RemoteRef) -> AskClient | None:
+        """The client of the model that a plan names; of one that names none the first."""
+        return next((one for one in self._asking if server.is_named(one.model.model)), None)
 
     def _asking_unfit(self, server: RemoteRef) -> str | None:
-        return _unfit(None if self._asking is None else self._asking.model, server, sends_inputs=True)
+        client = self._client_of(server) or next(iter(self._asking), None)
+        return why_unfit(None if client is None else client.model, server, sends_inputs=True)
 
     def _noted(self, event: type[Escalating] | type[Splitting], reply: RemoteReply) -> Array | None:
         """The reply's output; the log says when a server stops answering, and when it answers again."""
@@ -350,18 +367,6 @@ class RemoteAnswers:
         if changed:
             self._log.write(event(answering=answering, failure=reply.failure))
         return reply.output
-
-
-def _unfit(model: RemoteModel | None, server: RemoteRef, *, sends_inputs: bool) -> str | None:
-    """Why the connected ``model`` cannot serve as ``server``; None if it can."""
-    if model is None:
-        return f"no server is connected that has {server}"
-    if not server.is_named(model.model):
-        return f"the plan was made for {server}, connected is {model.model}"
-    if model.privacy == "never" or (sends_inputs and model.privacy != "inputs"):
-        sent = "inputs" if sends_inputs else "activations"
-        return f"the plan sends {sent} to {model.model}, which the privacy setting {model.privacy} forbids"
-    return None
 
 
 def _sources(plan: Plan, outcome: Outcome) -> list[str]:

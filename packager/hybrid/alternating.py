@@ -2,9 +2,9 @@
 
 Each round: the global learns, then the base, with the weights that the router of the moment gives; after each, the
 router is fitted anew, since its inputs or its target have changed. A network that does not make the hybrid better on
-images that neither network learns from goes back to where it began its turn. The statistics of the base's batch norms
-have a turn of their own before the others: those of a network that was trained on strongly augmented images rarely are
-those of plain ones.
+images that neither network learns from, by more than a standard error, goes back to where it began its turn. The
+statistics of the base's batch norms have a turn of their own before the others: those of a network that was trained on
+strongly augmented images rarely are those of plain ones.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,21 +23,22 @@ from torch import Tensor
 from device_sdk.offload.remote_model import LogarithmicPool
 from device_sdk.policies.deciding.decider_fitting import fit_pool
 from device_sdk.progress import Progress, Task
-from device_sdk.supernet.deciders.port import hard
-from device_sdk.supernet.plan import Router
+from device_sdk.supernet.deciders.logistic import Logistic
+from device_sdk.supernet.deciders.port import ease, hard
 from packager.errors import TrainingError
-from packager.hybrid.job import HybridRecipe
-from packager.hybrid.path_network import PathNetwork, State
-from packager.hybrid.router_fit import (
-    RouterFit,
+from packager.hybrid.deciding import (
+    RoutingSamples,
     answer_losses,
     base_weights,
-    fit_routing,
+    fit_router,
     global_weights,
+    helps,
     right_at,
     tuned_to_coverage,
     weighted,
 )
+from packager.hybrid.job import HybridRecipe
+from packager.hybrid.path_network import PathNetwork, State
 from packager.hybrid.samples import HybridBatches, HybridEvidence
 from packager.output.checkpoints import Checkpoints
 from packager.torch_device import resolve_precision
@@ -72,12 +74,6 @@ class AlternatingTrainer:
         self._batches, self._evidence, self._recipe = batches, evidence, recipe
         self._checkpoints, self._progress, self._device, self._clock = checkpoints, progress, device, clock
         self._precision = resolve_precision(recipe.precision, device)
-        self._fit = RouterFit(
-            coverage=recipe.coverage,
-            coverage_weight=recipe.coverage_weight,
-            hidden=recipe.router_hidden,
-            seed=recipe.seed,
-        )
         learners: list[Learner] = ["global"] * recipe.global_learns + ["base"] * recipe.base_learns  # type: ignore[assignment]
         turns: list[tuple[int, Learned]] = [
             (number, learner) for number in range(recipe.rounds) for learner in learners
@@ -98,7 +94,7 @@ class AlternatingTrainer:
         return tuple(Turn(**entry) for entry in self._where.report)
 
     @property
-    def router(self) -> Router:
+    def router(self) -> Logistic:
         """The router of the weights of the moment, tuned to the coverage."""
         assert self._where.router is not None
         return self._where.router
@@ -155,7 +151,7 @@ class AlternatingTrainer:
             self._recalibrate()
         router, right = self._routed()  # 3
         assert where.right is not None
-        kept = bool(right.sum() > where.right.sum())
+        kept = helps(where.right.numpy(), right.numpy())
         known = self._known[learner]
         before, after = self._held_out(where.right), self._held_out(right)
         steps = known.done if learned != "statistics" else self._recipe.recalibrate_batches
@@ -256,20 +252,23 @@ class AlternatingTrainer:
         found = hard(self._where.router, logits.detach().float().cpu().numpy())
         return torch.from_numpy(found).to(logits.device)
 
-    def _routed(self) -> tuple[Router, Tensor]:
-        """A router for the networks as they are, tuned to the coverage, and a mask of the hybrid's correct answers."""
+    def _routed(self) -> tuple[Logistic, Tensor]:
+        """A router for the networks as they are, tuned to the coverage, and a mask of the hybrid's correct answers.
+
+        Routing images are judged by a router that did not learn from them.
+        """
         base, global_ = (self._evidence.answers(self._networks[name]) for name in ("base", "global"))
         routing, held_out, coverage = (
             self._evidence.routing_labels,
             self._evidence.held_out_labels,
             self._recipe.coverage,
         )
-        router = fit_routing(base.routing, global_.routing, routing, self._evidence.views, self._fit)
-        router = tuned_to_coverage(router, base.held_out, coverage)
+        fitted = fit_router(RoutingSamples(base.routing, global_.routing, routing, self._evidence.views))
+        router = tuned_to_coverage(fitted.decider, base.held_out, coverage)
         once = len(routing) // self._evidence.views
         parts = (
-            right_at(router, base.routing[:once], global_.routing[:once], routing[:once], coverage),
-            right_at(router, base.held_out, global_.held_out, held_out, coverage),
+            right_at(fitted.eases, base.routing[:once], global_.routing[:once], routing[:once], coverage),
+            right_at(ease(router, base.held_out), base.held_out, global_.held_out, held_out, coverage),
         )
         return router, torch.from_numpy(np.concatenate(parts))
 
@@ -279,19 +278,14 @@ class AlternatingTrainer:
         self._checkpoints.save(
             {
                 "where": {key: value for key, value in where.__dict__.items() if key != "router"},
-                "router": {
-                    "threshold": router.threshold,
-                    "weights": torch.from_numpy(np.frombuffer(router.weights, np.uint8).copy()),
-                },
+                "router": torch.from_numpy(np.frombuffer(msgspec.json.encode(router), np.uint8).copy()),
                 "known": {name: dict(known.__dict__) for name, known in self._known.items()},
                 "networks": {name: network.state for name, network in self._networks.items()},
             }
         )
 
     def _restore(self, state: dict[str, Any]) -> None:
-        router = Router(
-            state["router"]["threshold"], self._recipe.router_hidden, state["router"]["weights"].numpy().tobytes()
-        )
+        router = msgspec.json.decode(state["router"].numpy().tobytes(), type=Logistic)
         self._where = Where(**state["where"], router=router)
         self._known = {name: TurnProgress(**known) for name, known in state["known"].items()}
         for name, network in self._networks.items():
@@ -331,6 +325,17 @@ class Turn:
         return f"{said}; hybrid accuracy {self.before:.4f} -> {self.after:.4f}, {kept}"
 
 
+def told(turns: Sequence[Turn]) -> tuple[str, ...]:
+    """A line for each turn, and one that says so if none of them was kept."""
+    said = tuple(map(str, turns))
+    if not turns or any(turn.kept for turn in turns):
+        return said
+    return (
+        *said,
+        "kept nothing: no turn made the hybrid better by more than a standard error; only the router learned",
+    )
+
+
 @dataclass
 class TurnProgress:
     """State of a network in a checkpoint besides its weights: steps and seconds of this turn, ``earlier`` steps."""
@@ -351,7 +356,7 @@ class Where:
     turn: int = 0
     loss: float | None = None
     start: State | None = None
-    router: Router | None = None
+    router: Logistic | None = None
     right: Tensor | None = None
     seconds: float = 0.0
     report: list[dict[str, Any]] = field(default_factory=list)

@@ -13,7 +13,6 @@ import msgspec
 from device_sdk.data.preprocessing import Interpolation
 from device_sdk.errors import UsageError
 from device_sdk.progress import Progress
-from device_sdk.supernet.deciders.router import MOST_ROUTER_NEURONS
 from packager.inputs.job import Job, load_job
 from packager.inputs.pixels import Pixels, parse_normalisation
 from packager.inputs.recipe import chosen, read_toml, require_numbers
@@ -169,8 +168,8 @@ class HybridRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``base_blocks``, ``global_blocks``: number of last blocks that are copied and trained; ``base_blocks = 0``: all.
     ``base_rate``, ``global_rate``: peak learning rates over all rounds. ``label_weight``: of the labels in the base's
     loss; the rest is for the answers of the original global model at ``temperature``.
-    ``coverage_weight``: λ_r of the routing loss. ``router_samples``: images that the router learns from, at most;
-    ``router_views``: shifted and mirrored views of each.
+    ``router_samples``: images that the router learns from, at most; ``router_views``: shifted and mirrored views of
+    each.
     ``distortion``: strength, 0 to 1, of the random distortions of the images that the global model learns from: as they
     are, it may know them by heart. A base rarely does, and would lose by them.
     ``variants``: augmented editions of the training data, which repeat. ``cache_mb``: limit on disk for the features
@@ -195,8 +194,6 @@ class HybridRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch: int = 128
     label_weight: float = 0.3
     temperature: float = 4.0
-    coverage_weight: float = 1.0
-    router_hidden: tuple[int, int] = (32, 16)
     router_samples: int = 2000
     router_views: int = 10
     distortion: float = 0.6
@@ -227,7 +224,6 @@ class HybridRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "steps",
             "budget_minutes",
             "base_blocks",
-            "coverage_weight",
             "crop",
             "cache_mb",
             "recalibrate_batches",
@@ -235,8 +231,6 @@ class HybridRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         require_numbers(self, amounts, lambda value: 0 <= value < math.inf, "negative or not finite")
         above = ("base_rate", "global_rate", "temperature")
         require_numbers(self, above, lambda value: 0 < value < math.inf, "not a number above 0")
-        if not all(1 <= neurons <= MOST_ROUTER_NEURONS for neurons in self.router_hidden):
-            raise UsageError(f"the recipe's router_hidden are not between 1 and {MOST_ROUTER_NEURONS}")
         for table in (self.base, self.global_):
             if taken := sorted(set(table) & set(_OWN)):
                 raise UsageError(f"the recipe of a part cannot set {taken[0]}: hybrid training does")

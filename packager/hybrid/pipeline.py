@@ -23,10 +23,10 @@ from device_sdk.errors import UsageError
 from device_sdk.files.atomic import write_atomically
 from device_sdk.offload.remote_model import IMAGES, LogarithmicPool
 from device_sdk.progress import Progress, SilentProgress
-from device_sdk.supernet.plan import Ask, Plan, RemoteRef, Router, Subnet, encode_plan
+from device_sdk.supernet.plan import Ask, Logistic, Plan, RemoteRef, Subnet, encode_plan
 from packager.data.batches import BatchSource
 from packager.errors import PackagingError
-from packager.hybrid.alternating import AlternatingTrainer, Turn, tensors_of
+from packager.hybrid.alternating import AlternatingTrainer, Turn, tensors_of, told
 from packager.hybrid.job import HybridJob, HybridRecipe
 from packager.hybrid.path_network import Part, PathNetwork, as_part, require_fitting
 from packager.hybrid.samples import HybridBatches, HybridEvidence
@@ -111,12 +111,12 @@ def package_hybrid(
             "accuracy": trained.accuracy,
             "pool": None if trained.pool is None else trained.pool.__dict__,
             "turns": [turn.__dict__ for turn in trained.turns],
-            "report": list(map(str, trained.turns)),
+            "report": list(told(trained.turns)),
         }
         write_atomically(out / REPORT, encode_description(description | report))
         seconds = checkpoints.seconds
         checkpoints.remove()
-    return PackagedHybrid(*paths, trained.accuracy, tuple(map(str, trained.turns)), seconds, True, trained.pool)
+    return PackagedHybrid(*paths, trained.accuracy, told(trained.turns), seconds, True, trained.pool)
 
 
 def _trained(
@@ -252,7 +252,7 @@ class TrainedHybrid:
     ``pool``: of both networks' answers, None where the base's add nothing.
     """
 
-    router: Router
+    router: Logistic
     accuracy: float
     turns: tuple[Turn, ...]
     pool: LogarithmicPool | None
@@ -314,7 +314,7 @@ def _completed(manifest: Manifest, hybrid: Hybrid, recipe: HybridRecipe, trained
     """The manifest with its part in the hybrid, the settings of the training, and its result."""
     settings = {f"hybrid.{name}": value for name, value in recipe.choices().items()}
     provenance = msgspec.structs.replace(manifest.provenance, recipe=manifest.provenance.recipe | settings)
-    said = f"{hybrid.role} of a hybrid: {'; '.join(map(str, trained.turns)) or 'only the router was trained'}"
+    said = f"{hybrid.role} of a hybrid: {'; '.join(told(trained.turns)) or 'only the router was trained'}"
     return msgspec.structs.replace(manifest, hybrid=hybrid, provenance=provenance, notes=(*manifest.notes, said))
 
 

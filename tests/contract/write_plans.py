@@ -161,7 +161,7 @@ class World:
                 for id_, skill, seed in one["exits"]
             },
             servers={SERVER: self.logits(server["seed"], server["skill"], knows_all=True)} if server else {},
-            pool=None if spec["pool"] is None else LogarithmicPool(*spec["pool"]),
+            pools={} if spec["pool"] is None else {SERVER: LogarithmicPool(*spec["pool"])},
         )
         self.exits = {
             subnet: [ExitChoice(id_, UNREACHABLE_CONFIDENCE) for id_, _, _ in one["exits"]] for subnet, one in pairs
@@ -205,7 +205,7 @@ class World:
             self.subnets,
             exit_sets=self.exit_sets,
             exits=self.exits,
-            server=SERVER if self.spec["server"] else None,
+            servers=[SERVER] if self.spec["server"] else [],
         )
 
 
@@ -256,9 +256,7 @@ def best(planner: Planner, here: World, requirement: Requirement, uplink: Uplink
 def front(planner: Planner, here: World, requirement: Requirement) -> Json:
     network = here.network(UPLINKS[1])
     assert network is not None
-    found = make_front(
-        lambda on: planner.nearest(requirement, on, POWER), planner.route, requirement, network, POWER, asked=SERVER
-    )
+    found = make_front(lambda on: planner.nearest(requirement, on, POWER), planner.route, requirement, network, POWER)
     return json.loads(msgspec.json.encode(found))
 
 

@@ -454,6 +454,20 @@ def test_a_plan_that_asks_is_chosen_by_the_servers_answers_and_keeps_what_it_pro
     assert (answer.output.argmax(axis=1) == report.labels[:200]).mean() > asking.cost.accuracy - 0.1
 
 
+def test_several_connected_models_are_all_asked_and_the_plan_names_one(server, demo_folder, public_key, state):
+    data = load_dataset("digits#search")
+    with AdaptiveModel.open(demo_folder / "bundles" / "digits", trust=public_key, state_folder=state) as model:
+        cheapest(model)
+        away = settings("http://127.0.0.1:9", model="away:images")
+        both = [settings(server, model=name, timeout_s=10.0) for name in ("digits:images", "digits")]
+        model.remote.connect(*both, away)
+        found = model.adapt(data.images[:150], Goal(accuracy=0.9, optimise="latency_ms"), {"ask"}, data.labels[:150])
+        model.use(found.by_kind["ask"].plan)
+        assert model.plan.hard.server.model in ("digits:images", "digits")
+        assert SERVER in model(load_dataset("digits#report").images[:200]).source
+    assert any(note.startswith("away:images is not asked:") for note in found.notes)
+
+
 def test_a_server_that_is_away_is_planned_without(demo_folder, public_key, state):
     data = load_dataset("digits#search")
     with AdaptiveModel.open(demo_folder / "bundles" / "digits", trust=public_key, state_folder=state) as model:
@@ -461,7 +475,7 @@ def test_a_server_that_is_away_is_planned_without(demo_folder, public_key, state
         goal = Goal(accuracy=0.5, optimise="latency_ms")
         found = model.adapt(data.images[:60], goal, {"subnets", "ask"}, data.labels[:60])
     assert "ask" not in found.by_kind
-    assert found.notes[0].startswith("no server is asked:")
+    assert found.notes[0].startswith("digits:images is not asked:")
 
 
 def test_run_connects_the_models_that_the_plan_names_and_refuses_one_that_is_not_there(

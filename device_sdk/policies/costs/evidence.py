@@ -23,8 +23,8 @@ class Evidence:
     ``ends``: of whole paths, also of those whose rest a server runs; ``exits``: of an exit's branch, by the edges
     before it, its id and its rendition; ``servers``: of the server's models on the inputs. ``views``: of whole paths
     on views of the samples (``data/views``), [views, count, classes], where deciders may learn from them. ``received``:
-    of whole paths whose activations travel in few bits, by cut point and bits of each tensor. ``pool``: how a server's
-    answer to a hard sample is pooled with the device's own; None: it replaces it. ``prepare_ms``: milliseconds of
+    of whole paths whose activations travel in few bits, by cut point and bits of each tensor. ``pools``: how a server's
+    answer to a hard sample is pooled with the device's own; without one it replaces it. ``prepare_ms``: milliseconds of
     preparing a sample at an input size; 0 where it was not measured. ``margin_scale``: answers count by their margins,
     on this scale (``search/additive.by_margin``); 0: as right or wrong.
     """
@@ -35,7 +35,7 @@ class Evidence:
     servers: Mapping[RemoteRef, Array] = field(default_factory=dict)
     views: Mapping[Subnet, Array] = field(default_factory=dict)
     received: Mapping[tuple[Subnet, int, tuple[int, ...]], Array] = field(default_factory=dict)
-    pool: LogarithmicPool | None = None
+    pools: Mapping[RemoteRef, LogarithmicPool] = field(default_factory=dict)
     prepare_ms: Mapping[tuple[int, ...], float] = field(default_factory=dict)
     margin_scale: float = 0.0
 
@@ -61,8 +61,8 @@ class Evidence:
 
         ``own``: the device's, on the same samples or on views of them [..., count, classes].
         """
-        answers = self.servers.get(server)
-        return answers if answers is None or self.pool is None else self.pool.pooled(own, answers)
+        answers, pool = self.servers.get(server), self.pools.get(server)
+        return answers if answers is None or pool is None else pool.pooled(own, answers)
 
     def part(self, positions: npt.NDArray[np.int64]) -> Evidence:
         """The same for the samples at ``positions``."""
@@ -73,7 +73,7 @@ class Evidence:
             servers={server: logits[positions] for server, logits in self.servers.items()},
             views={subnet: logits[:, positions] for subnet, logits in self.views.items()},
             received={crossing: logits[positions] for crossing, logits in self.received.items()},
-            pool=self.pool,
+            pools=self.pools,
             prepare_ms=self.prepare_ms,
             margin_scale=self.margin_scale,
         )
@@ -84,7 +84,8 @@ class Network:
     """Link between a device and its servers, and the costs of requests over it.
 
     ``server``: cost model of the machine that runs tails; ``answer_ms``: latency of a server's model for one input;
-    ``input_bytes``: size of a request with one input; ``overhead_bytes``: added to a packet by a request;
+    ``input_bytes``: size of a request with one input, ``request_bytes``: where it differs for a server's model;
+    ``overhead_bytes``: added to a packet by a request;
     ``handling``: time of a packet beyond its transfer and the tail.
     """
 
@@ -92,5 +93,6 @@ class Network:
     server: CostModel | None = None
     answer_ms: Mapping[RemoteRef, float] = field(default_factory=dict)
     input_bytes: int = 0
+    request_bytes: Mapping[RemoteRef, int] = field(default_factory=dict)
     overhead_bytes: int = 0
     handling: Handling = NO_HANDLING

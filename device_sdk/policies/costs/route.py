@@ -86,7 +86,7 @@ def _tail_call(
 def _input_call(server: RemoteRef, network: Network | None) -> RemoteCall:
     if network is None:
         return RemoteCall(0, None, None)
-    size = network.input_bytes
+    size = network.request_bytes.get(server, network.input_bytes)
     return RemoteCall(size, network.uplink.transfer_ms(size), network.answer_ms.get(server))
 
 

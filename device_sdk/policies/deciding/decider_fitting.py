@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -103,15 +104,18 @@ TOP_TWO: tuple[LogitFeature, ...] = ("top_1", "top_2")  # HI §3.3
 ALL_FEATURES: tuple[LogitFeature, ...] = ("top_1", "top_2", "entropy", "logit_margin", "log_sum_exp")
 
 _RIDGE = 1.0  # of the standardised weights: a few dozen wrong answers must not make them large
-_MOST_CLASSES = 50  # of more there are too few samples of each
+_CLASS_RIDGE = 1.0  # of a class's log-odds, whose prior has this precision: a class seen once moves little
 _CONVERGED = 1e-8
 _FOLDS = 5  # of cross fitting
+
+Mask = npt.NDArray[np.bool_]
 
 
 def fit_logistic(
     logits: Array,
-    easy: npt.NDArray[np.bool_],
+    easy: Mask,
     *,
+    losses: Mask | None = None,
     features: Sequence[LogitFeature] = ALL_FEATURES,
     by_class: bool = True,
 ) -> Logistic | None:
@@ -121,52 +125,80 @@ def fit_logistic(
     threshold is 0.5 until it is tuned. None if all samples are easy, or none is: there is nothing to learn.
 
     Args:
-        by_class: learn a number for each class that is most probable, or second, where there are at most 50: networks
-            confuse some classes more than others.
+        losses: mask of the easy samples whose right answer asking would replace by a wrong one [count]. With it the
+            estimate is (1 − mean gain) / 2 instead: samples are ranked by the gain of asking less its losses, and
+            asking gains where the estimate is below 0.5.
+        by_class: learn a number for each class that is most probable, or second: networks confuse some classes more
+            than others, and a server may know some better. Each has a normal prior of variance 1 around 0, so that
+            hundreds of classes with a sample or two do no harm.
 
     Raises:
         InputError: the numbers of samples differ, or a logit is not finite.
     """
     if not can_be_learned(logits, easy):
         return None
-    classes = logits.shape[1] if by_class and 1 < logits.shape[1] <= _MOST_CLASSES else 0
-    columns = [feature(name, logits)[:, None] for name in features]
-    columns += [np.eye(logits.shape[1])[place] for place in first_and_second(logits)] if classes else []
-    values = np.hstack(columns)
+    values = np.hstack([feature(name, logits)[:, None] for name in features])
     mean, spread = values.mean(axis=0), values.std(axis=0)
     spread[spread == 0] = 1.0
-    fitted = logistic_weights((values - mean) / spread, easy.astype(np.float64), np.full(values.shape[1], _RIDGE))
-    own = fitted[1:] / spread
-    weights, by_answer, by_runner_up = np.split(own, [len(features), len(features) + classes])
+    classes = logits.shape[1] if by_class and logits.shape[1] > 1 else 0
+    places, columns = _class_columns(logits) if classes else (np.empty(0, np.intp), np.empty((len(logits), 0)))
+    design = np.hstack([(values - mean) / spread, columns])
+    penalties = np.repeat([_RIDGE, _CLASS_RIDGE], [len(features), len(places)])
+    fitted = logistic_weights(design, _targets(easy, losses), penalties)
+    own = fitted[1 : 1 + len(features)] / spread
+    of_classes = np.zeros(2 * classes)
+    of_classes[places] = fitted[1 + len(features) :]
+    by_answer, by_runner_up = np.split(of_classes, 2)
     bias = float(fitted[0] - own @ mean)
-    return Logistic(0.5, tuple(features), _numbers(weights), bias, _numbers(by_answer), _numbers(by_runner_up))
+    return Logistic(0.5, tuple(features), _numbers(own), bias, _numbers(by_answer), _numbers(by_runner_up))
+
+
+def _targets(easy: Mask, losses: Mask | None) -> Values:
+    """1 for easy samples, else 0; with ``losses``, 1 for these, one half for those whose outcome asking leaves."""
+    return easy.astype(np.float64) if losses is None else (easy.astype(np.float64) + losses) / 2
+
+
+def _class_columns(logits: Array) -> tuple[npt.NDArray[np.intp], Values]:
+    """Indicators of the classes that are some sample's first or second: places in 2 × classes, [count, places]."""
+    count, classes = logits.shape
+    first, second = first_and_second(logits)
+    places = np.unique(np.concatenate([first, classes + second]))
+    columns = np.zeros((count, len(places)))
+    for one in (first, classes + second):
+        columns[np.arange(count), np.searchsorted(places, one)] = 1.0
+    return places, columns
 
 
 @dataclass(frozen=True)
 class Viewed:
     """Views of samples to learn from: ``logits`` [views, count, classes], and a mask of the easy ones [views, count].
 
-    A view is a sample of its own: its answer may be wrong where that to the sample is right.
+    A view is a sample of its own: its answer may be wrong where that to the sample is right. ``losses``: as
+    ``fit_logistic`` takes them [views, count].
 
     Raises:
         InputError: their numbers differ.
     """
 
     logits: Array
-    easy: npt.NDArray[np.bool_]
+    easy: Mask
+    losses: Mask | None = None
 
     def __post_init__(self) -> None:
-        if self.logits.ndim != 3 or self.logits.shape[:2] != self.easy.shape:
-            raise InputError(f"there are views of shape {self.logits.shape} and outcomes of shape {self.easy.shape}")
+        outcomes = [self.easy] if self.losses is None else [self.easy, self.losses]
+        if self.logits.ndim != 3 or any(self.logits.shape[:2] != one.shape for one in outcomes):
+            shapes = " and ".join(str(one.shape) for one in outcomes)
+            raise InputError(f"there are views of shape {self.logits.shape} and outcomes of shape {shapes}")
 
     def require_of(self, logits: Array) -> None:
         """Raises InputError if they are not views of the samples with ``logits`` [count, classes]."""
         if self.logits.shape[1:] != logits.shape:
             raise InputError(f"there are views of shape {self.logits.shape[1:]} of samples of shape {logits.shape}")
 
-    def of(self, positions: npt.NDArray[np.bool_]) -> Viewed:
+    def of(self, positions: Mask) -> Viewed:
         """The views of some samples."""
-        return Viewed(self.logits[:, positions], self.easy[:, positions])
+        losses = None if self.losses is None else self.losses[:, positions]
+        return Viewed(self.logits[:, positions], self.easy[:, positions], losses)
 
 
 Kind = TypeVar("Kind", Logistic, Router)
@@ -181,33 +213,37 @@ class Fitted(Generic[Kind]):
 
 
 def fit_best_logistic(
-    logits: Array, easy: npt.NDArray[np.bool_], *, views: Viewed | None = None
+    logits: Array, easy: Mask, *, losses: Mask | None = None, views: Viewed | None = None
 ) -> Fitted[Logistic] | None:
     """The decider of all features that ranks left-out samples best, fitted to all of them.
 
-    Tried are fits with and without a number per class, on the samples and on their ``views``. None if all samples are
-    easy, or none is.
+    Tried are fits with and without a number per class, on the samples and on their ``views``; given ``losses``, fits
+    to gains alone and to gains less losses. The former are better of a server that is right almost wherever the device
+    is, the latter of one that knows some classes only. None if all samples are easy, or none is.
 
     Raises:
         InputError: the numbers of samples differ, or a logit is not finite.
     """
-    found: Fitted[Logistic] | None = None
-    for learned in (None, views):
-        for by_class in (True, False):
-            eases = cross_fitted_eases(logits, easy, views=learned, by_class=by_class)
-            if eases is None or (found is not None and mean_gain(eases, ~easy) <= mean_gain(found.eases, ~easy)):
-                continue
-            decider = _fitted(logits, easy, learned, by_class=by_class)
-            found = found if decider is None else Fitted(decider, eases)
-        if views is None:
-            break
-    return found
+    found: tuple[Fitted[Logistic], float] | None = None
+    gains = ~easy if losses is None else (~easy).astype(np.int64) - losses
+    targets = [None] if losses is None or not losses.any() else [None, losses]
+    for learned in (None, views) if views is not None else (None,):
+        for target in targets:
+            for by_class in (True, False):
+                eases = cross_fitted_eases(logits, easy, losses=target, views=learned, by_class=by_class)
+                gain = -math.inf if eases is None else mean_gain(eases, gains)
+                if eases is None or (found is not None and gain <= found[1]):
+                    continue
+                decider = _fitted(logits, easy, target, learned, by_class=by_class)
+                found = found if decider is None else (Fitted(decider, eases), gain)
+    return None if found is None else found[0]
 
 
 def cross_fitted_eases(
     logits: Array,
-    easy: npt.NDArray[np.bool_],
+    easy: Mask,
     *,
+    losses: Mask | None = None,
     views: Viewed | None = None,
     features: Sequence[LogitFeature] = ALL_FEATURES,
     by_class: bool = True,
@@ -216,39 +252,64 @@ def cross_fitted_eases(
 
     All views of a sample are left out with it. None if all samples that a decider learns from are easy, or none is.
 
+    Args:
+        losses: as ``fit_logistic`` takes them; given, those of the ``views`` are learned from too.
+
     Raises:
         InputError: the numbers of samples differ, or a logit is not finite.
     """
     eases = np.empty(len(easy))
     for left_out in _folds(len(easy)):
         seen = ~left_out
-        part = None if views is None else views.of(seen)
-        decider = _fitted(logits[seen], easy[seen], part, features=features, by_class=by_class)
+        part, lost = None if views is None else views.of(seen), None if losses is None else losses[seen]
+        decider = _fitted(logits[seen], easy[seen], lost, part, features=features, by_class=by_class)
         if decider is None:
             return None
         eases[left_out] = ease(decider, logits[left_out])
     return eases
 
 
-def mean_gain(eases: Values, gains: npt.NDArray[np.bool_]) -> float:
-    """Number of samples that gain when the hardest are sent: the mean over all shares up to a half."""
+def mean_gain(eases: Values, gains: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> float:
+    """Samples gained when the hardest are sent, less those lost: the mean over all shares up to a half.
+
+    ``gains``: a mask, or 1 for a gain, −1 for a loss and 0 for neither [count].
+    """
     order = np.argsort(eases, kind="stable")
     return float(np.cumsum(gains[order])[: max(1, len(order) // 2)].mean())
 
 
+_SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # of the samples that asking is tried with
+_DOUBT = 1.0  # standard errors: with few samples a server that is better is not told from one that is not
+
+
+def asking_pays(eases: Values, gains: npt.NDArray[np.int64]) -> bool:
+    """True if asking about some share of the hardest samples gains, by more than a standard error.
+
+    Args:
+        eases: of left-out samples, where the decider was fitted [count].
+        gains: 1 where asking makes a wrong answer right, −1 where a right one wrong, else 0 [count].
+    """
+    ordered = gains[np.argsort(eases, kind="stable")]
+    net, changed = np.cumsum(ordered), np.cumsum(ordered != 0)
+    at = [max(1, round(share * len(gains))) - 1 for share in _SHARES]
+    return bool((net[at] > _DOUBT * np.sqrt(changed[at])).any())
+
+
 def _fitted(
     logits: Array,
-    easy: npt.NDArray[np.bool_],
+    easy: Mask,
+    losses: Mask | None,
     views: Viewed | None,
     *,
     features: Sequence[LogitFeature] = ALL_FEATURES,
     by_class: bool,
 ) -> Logistic | None:
     if views is None:
-        return fit_logistic(logits, easy, features=features, by_class=by_class)
+        return fit_logistic(logits, easy, losses=losses, features=features, by_class=by_class)
     views.require_of(logits)
     flat = views.logits.reshape(-1, logits.shape[1])
-    return fit_logistic(flat, views.easy.ravel(), features=features, by_class=by_class)
+    lost = None if losses is None or views.losses is None else views.losses.ravel()
+    return fit_logistic(flat, views.easy.ravel(), losses=lost, features=features, by_class=by_class)
 
 
 def _folds(count: int) -> Iterator[npt.NDArray[np.bool_]]:
@@ -291,7 +352,7 @@ def logistic_weights(
     """The bias and the weights of ``values`` [count, features] that make ``targets`` most likely: [1 + features].
 
     Args:
-        targets: 0 or 1 [count].
+        targets: 0 to 1 [count].
         penalties: of the squared weights [features]; the bias is free.
         importance: of each sample [count], 1 by default.
         start: where to begin, zeros by default.

@@ -84,7 +84,10 @@ def asked_cost(resource: Resource, network: Network, server: RemoteRef, power: P
     Raises:
         UsageError: MACs are limited, which a server does not state of its model; or the device's power is unknown.
     """
-    transfer_ms, answer_ms = network.uplink.transfer_ms(network.input_bytes), network.answer_ms[server]
+    transfer_ms, answer_ms = (
+        network.uplink.transfer_ms(network.request_bytes.get(server, network.input_bytes)),
+        network.answer_ms[server],
+    )
     if resource == "latency_ms":
         return transfer_ms + answer_ms
     if resource == "macs":

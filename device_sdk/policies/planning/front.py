@@ -22,7 +22,7 @@ from device_sdk.policies.planning.choice import Choice
 from device_sdk.policies.splitting.path_splits import SplitCost
 from device_sdk.supernet.cost import MB, UPLINKS, PlanCost, Power, Uplink
 from device_sdk.supernet.goal import Requirement
-from device_sdk.supernet.plan import Edge, Plan, RemoteRef
+from device_sdk.supernet.plan import Ask, Edge, Plan, RemoteRef
 from device_sdk.supernet.supernet import Supernet
 
 FRONT_FORMAT = 1  # of what is stored
@@ -113,7 +113,8 @@ def _transfer_ms(way: Way, uplink: Uplink | None) -> float:
 class PlanFront(msgspec.Struct, frozen=True):
     """The offers for a requirement, and the network and server that they were made for.
 
-    ``input_bytes``: size of a request with one input; ``answer_ms``: the server's time for one; ``samples``: number
+    ``input_bytes``: size of a request with one input; ``answer_ms``: the time of the server that the plan for that
+    network asks; ``samples``: number
     of samples that plans were judged on.
     """
 
@@ -179,14 +180,11 @@ def make_front(
     requirement: Requirement,
     network: Network,
     power: Power | None,
-    *,
-    asked: RemoteRef | None,
 ) -> PlanFront:
     """Plan for typical networks, the present one, and none; keep the plans that are the best on any of many.
 
     Args:
         nearest: the planner, for the requirement; ``route``: of its samples through a plan.
-        asked: the server's model that may be asked.
     """
     uplinks = dict.fromkeys((network.uplink, *UPLINKS.values()))
     choices = [nearest(dataclasses.replace(network, uplink=uplink)) for uplink in uplinks]
@@ -197,6 +195,7 @@ def make_front(
         found = route(plan, network)
         if found.latency_known and found.accuracy_known:
             offers.append(Offer.of(plan, found, network.uplink))
+    asked = _asked(choices[0].plan) or next(iter(network.answer_ms), None)
     answer_ms = 0.0 if asked is None else network.answer_ms.get(asked, 0.0)
     samples = sum(way.samples for way in offers[0].ways) if offers else 0
     everything = PlanFront(requirement, power, network.uplink, network.input_bytes, answer_ms, samples, tuple(offers))
@@ -208,6 +207,13 @@ def best_on_networks(front: PlanFront, uplinks: Iterable[Uplink | None]) -> Plan
     grid = [Uplink(mbps, trip_ms) for mbps in _MBPS for trip_ms in _ROUND_TRIPS_MS]
     best = {front.best(uplink).plan for uplink in (*uplinks, *grid)}
     return msgspec.structs.replace(front, offers=tuple(one for one in front.offers if one.plan in best))
+
+
+def _asked(plan: Plan) -> RemoteRef | None:
+    """The server's model that the plan sends inputs to."""
+    if isinstance(plan.hard, Ask) and plan.hard.sends == "input":
+        return plan.hard.server
+    return plan.split.server if plan.split is not None and plan.split.is_whole else None
 
 
 def _plans(choice: Choice) -> Iterable[Plan]:

@@ -13,9 +13,17 @@ from device_sdk.errors import UsageError
 from device_sdk.policies.costs.evidence import Evidence
 from device_sdk.policies.costs.route import Route
 from device_sdk.policies.costs.threshold_sweep import Ranking
-from device_sdk.policies.deciding.decider_fitting import TOP_TWO, Viewed, fit_best_logistic, fit_logistic
+from device_sdk.policies.deciding.decider_fitting import (
+    TOP_TWO,
+    Values,
+    Viewed,
+    asking_pays,
+    fit_best_logistic,
+    fit_logistic,
+)
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import CostModel
+from device_sdk.supernet.deciders.port import ease
 from device_sdk.supernet.plan import (
     UNFITTED,
     Decider,
@@ -29,12 +37,23 @@ from device_sdk.supernet.supernet import Supernet
 
 @dataclass(frozen=True)
 class LocalPlan:
-    """A plan that runs here, the route of the samples through it, and all thresholds of its deciders."""
+    """A plan that runs here, the route of the samples through it, and all thresholds of its deciders.
+
+    ``asking``: of those that may ask, by server.
+    """
 
     plan: Plan
     route: Route
     abstaining: list[Ranking]
-    asking: list[Ranking]
+    asking: dict[RemoteRef, list[Ranking]]
+
+
+@dataclass(frozen=True)
+class _Deciders:
+    """Deciders for a subnet and a server, or for abstaining; ``pays``: left-out samples show that asking gains."""
+
+    known: list[Decider]
+    pays: bool
 
 
 class Ground:
@@ -43,7 +62,7 @@ class Ground:
     Args:
         subnets: those that the device may run; the evidence has their logits.
         exit_sets: exits with thresholds, calibrated for a subnet; each set is tried with everything else.
-        server: the server's model that may be asked, None for none. tail_server: the one that runs tails.
+        servers: the servers' models that may be asked. tail_server: the one that runs tails, None for none.
         sends_input: the input itself may be sent.
         certainty: with which the share of new samples that take a second path stays below its bound.
 
@@ -59,7 +78,7 @@ class Ground:
         subnets: Sequence[Subnet],
         *,
         exit_sets: Mapping[Subnet, Sequence[tuple[ExitChoice, ...]]],
-        server: RemoteRef | None,
+        servers: Sequence[RemoteRef],
         tail_server: RemoteRef | None,
         sends_input: bool,
         certainty: float,
@@ -67,9 +86,9 @@ class Ground:
         if not subnets:
             raise UsageError("there are no subnets to plan with")
         self.supernet, self.evidence, self.costs = supernet, evidence, costs
-        self.server, self.tail_server, self.sends_input = server, tail_server, sends_input
+        self.servers, self.tail_server, self.sends_input = tuple(servers), tail_server, sends_input
         self.certainty = certainty
-        self._fitted: dict[tuple[Subnet, RemoteRef | None], list[Decider]] = {}
+        self._fitted: dict[tuple[Subnet, RemoteRef | None], _Deciders] = {}
         self.local = [
             self._prepared(Plan(subnet, chosen)) for subnet in subnets for chosen in ((), *exit_sets.get(subnet, ()))
         ]
@@ -79,33 +98,55 @@ class Ground:
         """The plans whose samples all reach the end."""
         return [one for one in self.local if not one.plan.exits]
 
+    @property
+    def useless(self) -> tuple[RemoteRef, ...]:
+        """The servers that are right too rarely where some subnet is wrong: asking them at its end gains nothing."""
+        subnets = [one.plan.subnet for one in self.without_exits]
+        return tuple(one for one in self.servers if not any(self.pays(subnet, one) for subnet in subnets))
+
+    def pays(self, subnet: Subnet, server: RemoteRef) -> bool:
+        """False if asking ``server`` about the answers of ``subnet`` gains nothing on left-out samples."""
+        return self._deciders_for(subnet, server).pays
+
     def _prepared(self, plan: Plan) -> LocalPlan:
         route = Route.to_end(self.supernet, plan, self.evidence, self.costs)
-        deciders = self._known_deciders(plan.subnet, None)
-        asking = self._known_deciders(plan.subnet, self.server) if self.server is not None else []
-        return LocalPlan(plan, route, rankings(route, deciders), rankings(route, asking))
+        asking = {one: rankings(route, self._deciders_for(plan.subnet, one).known) for one in self.servers}
+        return LocalPlan(plan, route, rankings(route, self._deciders_for(plan.subnet, None).known), asking)
 
-    def _known_deciders(self, subnet: Subnet, server: RemoteRef | None) -> list[Decider]:
+    def _deciders_for(self, subnet: Subnet, server: RemoteRef | None) -> _Deciders:
         if (subnet, server) not in self._fitted:
             self._fitted[subnet, server] = self._deciders(subnet, server)
         return self._fitted[subnet, server]
 
-    def _deciders(self, subnet: Subnet, server: RemoteRef | None) -> list[Decider]:
+    def _deciders(self, subnet: Subnet, server: RemoteRef | None) -> _Deciders:
         """Deciders of a fixed score, and those fitted to the subnet's logits: to the gain of asking, given a server."""
         logits = self.evidence.ends[subnet]
         views = self.evidence.views.get(subnet)
-        easy = self._gains_nothing(logits, server)
-        viewed = None if views is None else Viewed(views, self._gains_nothing(views, server))
-        best = fit_best_logistic(logits, easy, views=viewed)
+        easy, losses = self._outcomes(logits, server)
+        viewed = None if views is None else Viewed(views, *self._outcomes(views, server))
+        best = fit_best_logistic(logits, easy, losses=losses, views=viewed)
         logistic = None if best is None else best.decider
         fitted: list[Decider | None] = [fit_logistic(logits, easy, features=TOP_TWO, by_class=False), logistic]
-        return [*UNFITTED, *(decider for decider in fitted if decider is not None)]
+        known = [*UNFITTED, *(decider for decider in fitted if decider is not None)]
+        if losses is None:
+            return _Deciders(known, True)
+        gains = (~easy).astype(np.int64) - losses
+        eases: list[Values] = [ease(one, logits) for one in UNFITTED] + ([] if best is None else [best.eases])
+        return _Deciders(known, any(asking_pays(one, gains) for one in eases))
 
-    def _gains_nothing(self, own: Array, server: RemoteRef | None) -> npt.NDArray[np.bool_]:
-        """Mask [..., count]: ``own`` logits [..., count, classes] are right, or still wrong after asking."""
+    def _outcomes(
+        self, own: Array, server: RemoteRef | None
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_] | None]:
+        """Masks [..., count] of ``own`` logits [..., count, classes] for which asking gains nothing, and of losses.
+
+        Without a server, or its answers, the first are the right ones, and losses are None.
+        """
         right = self.evidence.right(own)
         asked = None if server is None else self.evidence.asked(server, own)
-        return right if asked is None else right | ~self.evidence.right(asked)
+        if asked is None:
+            return right, None
+        right_there = self.evidence.right(asked)
+        return right | ~right_there, right & ~right_there
 
 
 def rankings(route: Route, deciders: Sequence[Decider]) -> list[Ranking]:

@@ -32,7 +32,7 @@ class Planner:
         subnets: those that the device may run; the evidence has their logits.
         exit_sets: exits with thresholds, calibrated for a subnet; each set is tried with everything else.
         exits: of each subnet those whose thresholds are optimised together with that of asking.
-        server: the server's model that may be asked, None for none.
+        servers: the servers' models that may be asked.
         tail_server: the server's model that runs tails, None for none.
         privacy: limit of what may be sent: plans that send more are left out.
         kinds: whose proposers are heard, by default all; plans that answer everything here always are.
@@ -48,7 +48,7 @@ class Planner:
         *,
         exit_sets: Mapping[Subnet, Sequence[tuple[ExitChoice, ...]]] | None = None,
         exits: Mapping[Subnet, Sequence[ExitChoice]] | None = None,
-        server: RemoteRef | None = None,
+        servers: Sequence[RemoteRef] = (),
         tail_server: RemoteRef | None = None,
         privacy: Privacy = "inputs",
         kinds: Collection[str] | None = None,
@@ -63,7 +63,7 @@ class Planner:
             cost_model,
             subnets,
             exit_sets=exit_sets or {},
-            server=server if asks else None,
+            servers=servers if asks else (),
             tail_server=tail_server if privacy != "never" else None,
             sends_input=privacy == "inputs",
             certainty=certainty,
@@ -72,12 +72,18 @@ class Planner:
         self._here: dict[Power | None, list[Family]] = {}
         self._joint = self._joint_plans(exits or {})
 
-    def _joint_plans(self, exits: Mapping[Subnet, Sequence[ExitChoice]]) -> JointPlans | None:
-        server = self._ground.server
-        if server is None:
-            return None
-        rankings = {local.plan.subnet: local.asking for local in self._ground.without_exits}
-        return JointPlans(self._supernet, self._evidence, self._costs, exits, rankings, server)
+    @property
+    def useless(self) -> tuple[RemoteRef, ...]:
+        """The servers whose answers gain nothing, which no hard sample is sent to at the end of a path."""
+        return self._ground.useless
+
+    def _joint_plans(self, exits: Mapping[Subnet, Sequence[ExitChoice]]) -> list[JointPlans]:
+        """For each server."""
+        found = []
+        for server in self._ground.servers:
+            rankings = {local.plan.subnet: local.asking[server] for local in self._ground.without_exits}
+            found.append(JointPlans(self._supernet, self._evidence, self._costs, exits, rankings, server))
+        return found
 
     def best(self, requirement: Requirement, network: Network | None = None, power: Power | None = None) -> Choice:
         """The best plan under the requirement's limits.
@@ -96,14 +102,16 @@ class Planner:
         if best.plan.second is not None and requirement.optimise == "accuracy":
             best = self._certain(best, by_kind.values(), requirement, network)
         late = None
-        joint_search = None if self._joint is None else self._joint.search(requirement, network, power)
+        searches = [one.search(requirement, network, power) for one in self._joint]
         for asks_early in (False, True):
-            value = -math.inf if best.misses else requirement.value(best.cost)
-            plan = None if joint_search is None else joint_search.best(better_than=value, asks_early=asks_early)
-            joint = None if plan is None else self.judged(plan, requirement, network, power)
-            if joint is not None and not joint.misses:
-                late = best if joint.plan.asks_early else None
-                best = by_kind[joint.plan.kind] = joint
+            before = best
+            for search in searches:
+                value = -math.inf if best.misses else requirement.value(best.cost)
+                plan = search.best(better_than=value, asks_early=asks_early)
+                joint = None if plan is None else self.judged(plan, requirement, network, power)
+                if joint is not None and not joint.misses:
+                    late = before if joint.plan.asks_early else None
+                    best = by_kind[joint.plan.kind] = joint
         return Choice(best.plan, best.cost, by_kind, families.count, best.misses, late=late)
 
     def _certain(

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.inputs import Inputs
-from device_sdk.errors import PathweaveError, ProtocolError, TransferError
+from device_sdk.errors import PathweaveError, ProtocolError, TransferError, UsageError
 from device_sdk.offload.asking import AskClient
 from device_sdk.offload.client import request_overhead_bytes
 from device_sdk.offload.remote_calls import default_transport
@@ -32,25 +32,41 @@ _SIZED = 32  # samples, about, whose requests are encoded to know their mean siz
 
 
 @dataclass(frozen=True)
+class Answered:
+    """A server's model, its ``logits`` for all samples [count, classes], and how they are pooled with the device's."""
+
+    server: RemoteRef
+    logits: Array
+    pool: LogarithmicPool | None = None
+
+
+@dataclass(frozen=True)
 class Servers:
     """Facts about the connected servers.
 
-    ``asked``: the model that may be asked, with its ``logits`` [count, classes]; ``tails``: the model that runs the
-    rest of paths; ``pool``: of the answers of the first and the device's own; ``privacy``: the most that may be sent;
-    ``notes``: what could not be learned, and why.
+    ``answered``: the models that may be asked; ``tails``: the model that runs the rest of paths; ``privacy``: the most
+    that may be sent; ``notes``: what could not be learned, and why.
     """
 
     privacy: Privacy = "never"
     network: Network | None = None
-    asked: RemoteRef | None = None
-    logits: Array | None = None
+    answered: tuple[Answered, ...] = ()
     tails: RemoteRef | None = None
-    pool: LogarithmicPool | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def asked(self) -> tuple[RemoteRef, ...]:
+        """The models that may be asked."""
+        return tuple(one.server for one in self.answered)
+
+    @property
+    def logits(self) -> Array | None:
+        """The answers of the first model [count, classes]; None where no model may be asked."""
+        return self.answered[0].logits if self.answered else None
 
 
 def ask_servers(
-    client: AskClient | None,
+    clients: Sequence[AskClient],
     tails: TailClient | None,
     bundle: Bundle,
     inputs: Inputs,
@@ -59,7 +75,10 @@ def ask_servers(
     uplink: Uplink | None,
     progress: Progress,
 ) -> Servers:
-    """Collect the answers of the model that may be asked, and measure the way to it and to the one that runs tails.
+    """Collect the answers of the models that may be asked, and measure the way to them and to the one that runs tails.
+
+    Plans are made with one uplink: the quickest to any of the models. What another takes beyond it counts as time of
+    its answers.
 
     What calls of tails take beside the way and the tail is measured with noise instead of activations. Nothing is sent
     that a model's privacy setting forbids. A server that does not answer is left out, with a note.
@@ -68,38 +87,77 @@ def ask_servers(
         bundle: whose tails are run.
         inputs: all samples; ``images``: the same as pixels, each [height, width, channels].
         uplink: planned with instead of the measured one.
+
+    Raises:
+        UsageError: of several models, some have other classes, inputs or outputs than the device.
     """
-    servers = Servers()
-    if client is not None and client.model.privacy == "inputs":
-        servers = _with_answers(servers, client, inputs, images, uplink, progress)
+    servers, ways = Servers(), list[_Way]()
+    _require_agreement(clients)
+    for client in clients:
+        if client.model.privacy == "inputs":
+            servers = _with_answers(servers, ways, client, inputs, images, progress)
+    if ways:
+        servers = replace(servers, privacy="inputs", network=_network(ways, uplink))
     if tails is not None and tails.model.privacy != "never":
         servers = _with_tails(servers, tails, bundle, uplink)
     return servers
 
 
+def _require_agreement(clients: Sequence[AskClient]) -> None:
+    """Models are compared by their answers, so all have to mean the same; one alone that misfits is left out."""
+    asked = [one for one in clients if one.model.privacy == "inputs"]
+    misfits = [(one.model.model, why) for one in asked if len(asked) > 1 and (why := one.misfit()) is not None]
+    if misfits:
+        raise UsageError(
+            "the servers' models do not agree with the device's: "
+            + "; ".join(f"{name}: {why}" for name, why in misfits),
+            hint="connect models with the same classes in the same order",
+        )
+
+
+@dataclass(frozen=True)
+class _Way:
+    """The way to a model: the uplink, the milliseconds and bytes of one request, and what a name adds to it."""
+
+    server: RemoteRef
+    uplink: Uplink
+    one_ms: float
+    request_bytes: int
+    overhead_bytes: int
+
+
+def _network(ways: Sequence[_Way], given: Uplink | None) -> Network:
+    """The quickest of the measured uplinks, or the given one, and what each server takes beside it."""
+    nearest = min(ways, key=lambda way: way.uplink.transfer_ms(way.request_bytes))
+    measured = nearest.uplink
+    return Network(
+        uplink=given or measured,
+        answer_ms={way.server: max(way.one_ms - measured.transfer_ms(way.request_bytes), 0.0) for way in ways},
+        input_bytes=ways[0].request_bytes,
+        request_bytes={way.server: way.request_bytes for way in ways},
+        overhead_bytes=ways[0].overhead_bytes,
+    )
+
+
 def _with_answers(
     servers: Servers,
+    ways: list[_Way],
     client: AskClient,
     inputs: Inputs,
     images: Sequence[npt.NDArray[np.uint8]] | None,
-    uplink: Uplink | None,
     progress: Progress,
 ) -> Servers:
+    """With the answers of a model; its way is added to ``ways``."""
     try:
         measured = _measured_uplink(client.model)
         logits = _all_answers(client, inputs, images, progress)
         one_ms = _time_of_one_ms(client, inputs, images)
     except PathweaveError as error:
-        return replace(servers, notes=(*servers.notes, f"no server is asked: {error}"))
+        return replace(servers, notes=(*servers.notes, f"{client.model.model} is not asked: {error}"))
     size = _mean_request_bytes(client, inputs, images)
     asked = RemoteRef(client.model.model, client.digest)
-    network = Network(
-        uplink=uplink or measured,
-        answer_ms={asked: max(one_ms - measured.transfer_ms(size), 0.0)},
-        input_bytes=size,
-        overhead_bytes=request_overhead_bytes(client.model.model),
-    )
-    return replace(servers, privacy="inputs", network=network, asked=asked, logits=logits, pool=client.model.pool)
+    ways.append(_Way(asked, measured, one_ms, size, request_overhead_bytes(client.model.model)))
+    return replace(servers, answered=(*servers.answered, Answered(asked, logits, client.model.pool)))
 
 
 def _with_tails(servers: Servers, client: TailClient, bundle: Bundle, uplink: Uplink | None) -> Servers:

@@ -15,6 +15,8 @@ from device_sdk.errors import TransferError, UsageError
 from device_sdk.offload.asking import AskClient
 from device_sdk.offload.remote_calls import MAX_UNDER_WAY, CircuitBreaker, RemoteReply
 from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.policies.planning.server_evidence import ask_servers
+from device_sdk.progress import SilentProgress
 
 CLASSES = ("red", "green", "blue")
 PREPROCESSING = Preprocessing(scale=1 / 255, mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.3))
@@ -333,3 +335,17 @@ def test_a_token_that_expires_between_two_calls_is_named_and_a_call_with_a_new_o
 
 def test_the_token_is_not_shown():
     assert "secret" not in repr(RemoteModel(server="http://a", model="m", token="secret"))
+
+
+def test_servers_that_disagree_on_the_classes_get_one_error_that_names_them(faulty_server):
+    fitting = client(faulty_server.url)
+    other = AskClient(
+        RemoteModel(server=faulty_server.url, model="bright", privacy="inputs", timeout_s=PATIENCE_S),
+        class_names=("rouge", "vert", "bleu"),
+        input_shape=(3, 4, 5),
+        preprocessing=PREPROCESSING,
+    )
+    assert (fitting.misfit(), client("http://127.0.0.1:9").misfit()) == (None, None)
+    with pytest.raises(UsageError, match=r"do not agree.*bright: .*classes") as caught:
+        ask_servers([fitting, other], None, None, None, None, uplink=None, progress=SilentProgress())
+    assert "same classes in the same order" in caught.value.hint

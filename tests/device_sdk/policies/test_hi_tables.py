@@ -135,7 +135,7 @@ class System:
         self.network = Network(uplink=Uplink(1e6, ms), answer_ms={SERVER: 0.0}, input_bytes=1)
         self.power = Power(active_w=task.models[small][1] / task.models[small][0], radio_w=mj / ms)
         self.planner = Planner(
-            self.supernet, self.evidence, self.costs, list(self.subnets.values()), server=SERVER, kinds=["ask"]
+            self.supernet, self.evidence, self.costs, list(self.subnets.values()), servers=[SERVER], kinds=["ask"]
         )
 
     def _server_on_hard(self) -> float:

@@ -158,3 +158,30 @@ def test_activations_of_hard_samples_need_a_connected_tail(model, bundle, subnet
     assert set(answer.source) == {FALLBACK}
     model.use(Plan(subnet))
     np.testing.assert_allclose(answer.output, model(tiny_bundle.images).output, atol=1e-5)
+
+
+def test_of_several_connected_models_the_one_that_the_plan_names_is_asked(model, subnet, caplog):
+    general, birds = (RemoteModel(server=NOWHERE, model=name, privacy="inputs") for name in ("general", "birds"))
+    model.remote.connect(general, birds)
+    assert model.remote.models == (general, birds)
+    model.use(Plan(subnet, hard=Ask(ALL, RemoteRef("birds"))))
+    assert not caplog.text
+    model.use(Plan(subnet, hard=Ask(ALL, RemoteRef("fish"))))
+    assert "was made for fish" in caplog.text
+    model.remote.connect(birds)
+    assert model.remote.models == (birds,)
+
+
+def test_models_that_no_plan_could_tell_apart_are_not_connected_together(model):
+    one = RemoteModel(server=NOWHERE, model="big", privacy="inputs")
+    with pytest.raises(UsageError, match="cannot be connected together"):
+        model.remote.connect(one, RemoteModel(server="http://127.0.0.1:8", model="big", privacy="inputs"))
+    with pytest.raises(UsageError, match="no model is given"):
+        model.remote.connect()
+    assert model.remote.models == ()
+
+
+def test_a_pool_is_learned_with_one_server_alone(model, tiny_bundle):
+    model.remote.connect(*(RemoteModel(server=NOWHERE, model=name, privacy="inputs") for name in ("a", "b")))
+    with pytest.raises(UsageError, match="one server"):
+        model.remote.pool(tiny_bundle.images, np.zeros(len(tiny_bundle.images), np.int64))

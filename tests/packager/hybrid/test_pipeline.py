@@ -19,7 +19,7 @@ from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.deciding.decider_fitting import fit_pool
 from device_sdk.runtimes import OnnxRuntime
-from device_sdk.supernet.plan import Ask, Router
+from device_sdk.supernet.plan import Ask, Logistic
 from packager.commands.inspecting import describe_bundle
 from packager.errors import ResumeError, WeightsError
 from packager.hybrid import pipeline
@@ -50,7 +50,7 @@ def test_both_bundles_run_and_are_bound_to_each_other(trained):
         run_self_test(Workspace(bundle, OnnxRuntime(threads=1)))
     plan = hybrid_plan(base)
     assert isinstance(plan.hard, Ask)
-    assert isinstance(plan.hard.decider, Router)
+    assert isinstance(plan.hard.decider, Logistic)
     assert plan.hard.server.model == "strong@hybrid:images"
     assert plan.hard.server.digest == global_.digest
 
@@ -282,7 +282,6 @@ def test_minutes_are_kept(make_job, out):
         ({"steps": 1, "rounds": 0}, "rounds is below 1"),
         ({"steps": 1, "base_rate": 0.0}, "base_rate"),
         ({"steps": 1, "distortion": 2.0}, "distortion is not between 0 and 1"),
-        ({"steps": 1, "router_hidden": (0, 4)}, "router_hidden"),
         ({"steps": 1, "base": {"copied": 3}}, "cannot set copied"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Plans that send samples to a server's model: the hard ones, or all of them. Pure."""
+"""Plans that send samples to one of the servers' models: the hard ones, or all of them. Pure."""
 
 from __future__ import annotations
 
@@ -13,24 +13,30 @@ from device_sdk.policies.planning.choice import Family, always, swept
 from device_sdk.policies.planning.ground import Ground, rankings
 from device_sdk.policies.planning.proposers.abstaining import ABSTAINS
 from device_sdk.supernet.cost import Power
-from device_sdk.supernet.plan import UNFITTED, Ask, Split
+from device_sdk.supernet.plan import UNFITTED, Ask, RemoteRef, Split
 
 
 def propose_asking(
     ground: Ground, network: Network | None, power: Power | None, kinds: Collection[str]
 ) -> Iterator[Family]:
-    """Each plan with hard samples sent, at every threshold; and the server's model alone, the subnet as its fallback.
+    """Each plan with hard samples sent, at every threshold; and a server's model alone, the subnet as its fallback.
 
-    The latter answers everything, or, where abstaining is considered, everything that it is sure of.
+    The latter answers everything, or, where abstaining is considered, everything that it is sure of. Of several
+    servers each is tried; one is not asked at the end of a subnet where that gains nothing (``Ground.pays``).
     """
-    server, evidence = ground.server, ground.evidence
-    if server is None:
-        return
-    for local in ground.local:
-        if local.asking:
-            ask = Ask(local.asking[0].kind, server)
-            yield swept(local.plan, ask, Sweep(local.asking), local.route.asking(ask, network), power)
-    sure = None
+    for server in ground.servers:
+        for local in ground.local:
+            if local.asking[server] and ground.pays(local.plan.subnet, server):
+                ask = Ask(local.asking[server][0].kind, server)
+                sweep = Sweep(local.asking[server])
+                yield swept(local.plan, ask, sweep, local.route.asking(ask, network), power)
+        yield from _alone(ground, server, network, power, kinds)
+
+
+def _alone(
+    ground: Ground, server: RemoteRef, network: Network | None, power: Power | None, kinds: Collection[str]
+) -> Iterator[Family]:
+    evidence, sure = ground.evidence, None
     for local in ground.without_exits if server in evidence.servers else ():
         if local.plan.input_size:
             continue

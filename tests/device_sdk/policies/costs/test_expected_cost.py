@@ -206,7 +206,9 @@ def test_answers_to_what_exits_ask_are_the_servers_alone_where_those_at_the_end_
         subnet, (ExitChoice("x1", UNREACHABLE_CONFIDENCE, ask_below=0.9),), hard=Ask(MaxConfidence(1.0), SERVER)
     )
     ends = {subnet: logits([0, 0, 1, 0], [UNSURE] * 4)}  # right for the sample that reaches the end
-    all_from_the_device = dataclasses.replace(evidence, ends=ends, pool=LogarithmicPool(device=1.0, server=0.0))
+    all_from_the_device = dataclasses.replace(
+        evidence, ends=ends, pools={SERVER: LogarithmicPool(device=1.0, server=0.0)}
+    )
     assert expected_cost(supernet, plan, all_from_the_device, costs).accuracy == 0.75
 
 

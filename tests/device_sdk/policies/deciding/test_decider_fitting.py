@@ -8,6 +8,7 @@ from device_sdk.policies.deciding.decider_fitting import (
     ALL_FEATURES,
     TOP_TWO,
     Viewed,
+    asking_pays,
     cross_fitted_eases,
     fit_best_logistic,
     fit_logistic,
@@ -49,9 +50,57 @@ def test_classes_that_are_confused_more_often_count_as_harder():
     assert blind.by_answer == ()
 
 
-def test_with_many_classes_there_is_no_number_for_each():
-    logits = np.random.default_rng(4).normal(size=(300, 100)).astype(np.float32)
-    assert fit_logistic(logits, np.arange(300) % 3 > 0).by_answer == ()
+def test_hundreds_of_classes_with_a_sample_or_two_do_no_harm():
+    """What chance says of classes is shrunk: left-out samples are ranked about as well as without them."""
+    random = np.random.default_rng(4)
+    logits = random.normal(size=(180, 300)).astype(np.float32) * 3
+    easy = random.uniform(size=180) < 1 / (1 + np.exp(-(10 * confidence(logits) - 3)))
+    with_classes, without = (cross_fitted_eases(logits, easy, by_class=by_class) for by_class in (True, False))
+    assert mean_gain(with_classes, ~easy) > mean_gain(without, ~easy) - 2
+    found = fit_logistic(logits, easy)
+    seen = np.unique(logits.argmax(axis=1))
+    assert len(found.by_answer) == 300
+    assert not np.delete(found.by_answer, seen).any()
+    assert np.abs(found.by_answer).max() < 2.0
+
+
+def specialist(count: int, known: int):
+    """A device's logits of ten classes, its right answers, and those of a server that knows the first few classes."""
+    random = np.random.default_rng(8)
+    labels = random.integers(0, 10, count)
+    logits = random.normal(size=(count, 10)).astype(np.float32)
+    logits[np.arange(count), labels] += 2.0
+    here = logits.argmax(axis=1) == labels
+    return logits, here, labels < known
+
+
+def test_a_specialist_is_asked_for_the_classes_that_it_knows():
+    logits, here, there = specialist(1500, known=5)
+    easy, losses = here | ~there, here & ~there
+    found, blind = fit_best_logistic(logits, easy, losses=losses), fit_best_logistic(logits, easy)
+    gains = (~easy).astype(int) - losses
+    assert mean_gain(found.eases, gains) > mean_gain(blind.eases, gains) + 10
+    asked = logits.argmax(axis=1)[np.argsort(found.eases)[:300]]
+    assert (asked < 5).mean() > 0.95
+    assert asking_pays(found.eases, gains)
+
+
+def test_the_estimate_given_losses_is_half_of_one_minus_the_gain():
+    logits, here, there = specialist(4000, known=5)
+    found = fit_logistic(logits, here | ~there, losses=here & ~there)
+    of_known = logits.argmax(axis=1) < 5
+    net = there.astype(float) - here
+    for part in (of_known, ~of_known):
+        assert ease(found, logits)[part].mean() == pytest.approx((1 - net[part].mean()) / 2, abs=0.02)
+
+
+def test_a_server_that_is_worse_than_the_device_on_every_class_does_not_pay():
+    logits, here, _ = specialist(1500, known=0)
+    there = here & (np.random.default_rng(9).uniform(size=1500) < 0.9)
+    there |= ~here & (np.random.default_rng(10).uniform(size=1500) < 0.02)
+    easy, losses = here | ~there, here & ~there
+    found = fit_best_logistic(logits, easy, losses=losses)
+    assert not asking_pays(found.eases, (~easy).astype(int) - losses)
 
 
 def test_the_mean_estimate_is_the_share_of_right_answers(logits):
@@ -104,6 +153,15 @@ def test_views_are_learned_from_where_they_rank_left_out_samples_better():
         for by_class in (True, False)
     ]
     assert mean_gain(found.eases, ~easy) == max(mean_gain(one, ~easy) for one in eases)
+
+
+def test_losses_of_views_are_learned_from():
+    logits, here, there = specialist(400, known=5)
+    easy, losses = here | ~there, here & ~there
+    views = Viewed(np.stack([logits] * 3), np.stack([easy] * 3), np.stack([losses] * 3))
+    found = fit_best_logistic(logits, easy, losses=losses, views=views)
+    assert mean_gain(found.eases, (~easy).astype(int) - losses) > 0
+    assert views.of(np.arange(400) < 10).losses.shape == (3, 10)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ class World:
             self.costs,
             [self.subnet],
             exit_sets={self.subnet: [(ExitChoice("x1", 0.7),)]},
-            server=SERVER,
+            servers=[SERVER],
             tail_server=TAILS,
         )
 
@@ -74,7 +74,6 @@ class World:
             requirement,
             self.network,
             POWER,
-            asked=SERVER,
         )
 
 

@@ -88,7 +88,7 @@ class World:
         )
 
     def planner(self, **choices) -> Planner:
-        given = {"exit_sets": self.exit_sets, "server": SERVER, "tail_server": TAILS} | choices
+        given = {"exit_sets": self.exit_sets, "servers": [SERVER], "tail_server": TAILS} | choices
         return Planner(self.supernet, self.evidence, self.costs, self.subnets, **given)
 
     def cost(self, plan: Plan):
@@ -112,10 +112,10 @@ def test_pooled_answers_are_what_plans_that_ask_are_judged_by(make_world):
     plan = Plan(subnet, hard=Ask(MaxConfidence(UNREACHABLE_CONFIDENCE), SERVER))
     own, server = world.evidence.ends[subnet], world.evidence.servers[SERVER]
     assert world.cost(plan).accuracy == (server.argmax(axis=1) == world.evidence.labels).mean()
-    world.evidence = replace(world.evidence, pool=pool)
+    world.evidence = replace(world.evidence, pools={SERVER: pool})
     pooled = (2.0 * own + 0.5 * server).argmax(axis=1) == world.evidence.labels
     assert world.cost(plan).accuracy == pooled.mean() != (server.argmax(axis=1) == world.evidence.labels).mean()
-    assert world.evidence.part(np.arange(10)).pool == pool
+    assert world.evidence.part(np.arange(10)).pools == {SERVER: pool}
     planner = world.planner(exit_sets={}, tail_server=None)
     asking = planner.nearest(Requirement(accuracy=0.7, optimise="latency_ms"), world.network, POWER).by_kind["ask"]
     assert asking.cost == world.cost(asking.plan)
@@ -235,8 +235,8 @@ def test_asking_from_exits_is_planned_where_it_is_better_and_what_it_saves_is_to
     kinds = set()
     for seed, optimise in itertools.product(range(4), ("latency_ms", "energy_mj")):
         world = make_world(seed)
-        world.network = replace(world.network, uplink=Uplink(10.0, 12.0))
-        requirement = Requirement(accuracy=0.85, coverage=1.0, optimise=optimise)
+        world.network = replace(world.network, uplink=Uplink(10.0, 6.0))
+        requirement = Requirement(accuracy=0.75, coverage=1.0, optimise=optimise)
         exits = {subnet: [ExitChoice("x1", 2.0)] for subnet in world.exit_sets}
         choice = world.planner(exits=exits).nearest(requirement, world.network, POWER)
         kinds.add(choice.plan.kind)
@@ -487,3 +487,33 @@ def test_a_planner_without_subnets_is_refused(make_world):
     world = make_world(1)
     with pytest.raises(UsageError, match="no subnets"):
         Planner(world.supernet, world.evidence, world.costs, [])
+
+
+def test_of_several_servers_the_plan_asks_the_one_that_is_best_for_it(make_world):
+    world, knows_all, knows_some = make_world(1), RemoteRef("general"), RemoteRef("specialist")
+    labels = world.evidence.labels
+    certain = 9.0 * np.eye(CLASSES, dtype=np.float32)
+    servers = {knows_all: certain[labels], knows_some: certain[np.where(labels == 2, 0, labels)]}
+    world.evidence = replace(world.evidence, servers=servers)
+    network = replace(world.network, answer_ms={knows_all: 1.0, knows_some: 1.0})
+    goal = Requirement(optimise="accuracy", coverage=1.0, share_asked=0.3)
+    both = world.planner(servers=[knows_some, knows_all], exit_sets={}, kinds=["ask"]).nearest(goal, network)
+    alone = world.planner(servers=[knows_some], exit_sets={}, kinds=["ask"]).nearest(goal, network)
+    asking, alone = both.by_kind["ask"], alone.by_kind["ask"]
+    assert asking.plan.hard.server == knows_all
+    assert asking.cost.accuracy > alone.cost.accuracy
+    dear = replace(network, answer_ms={knows_all: 1000.0, knows_some: 1.0})
+    cheap = Requirement(optimise="latency_ms", coverage=1.0, accuracy=alone.cost.accuracy, share_asked=0.3)
+    found = world.planner(servers=[knows_some, knows_all], exit_sets={}, kinds=["ask"]).nearest(cheap, dear)
+    assert knows_all not in (getattr(found.plan.hard, "server", None), found.plan.split and found.plan.split.server)
+
+
+def test_a_server_that_is_wrong_wherever_the_device_is_is_never_asked_and_named(make_world):
+    world, useless = make_world(2), RemoteRef("useless")
+    wrong = 9.0 * np.eye(CLASSES, dtype=np.float32)[(world.evidence.labels + 1) % CLASSES]
+    world.evidence = replace(world.evidence, servers={useless: wrong})
+    planner = world.planner(servers=[useless], exit_sets={}, kinds=["ask"])
+    assert planner.useless == (useless,)
+    goal = Requirement(optimise="accuracy", coverage=1.0)
+    assert "ask" not in planner.nearest(goal, replace(world.network, answer_ms={useless: 1.0})).by_kind
+    assert world.planner().useless == ()

@@ -38,7 +38,7 @@ def draw(elastic_supernet):
     def made(seed: int, choosing: int, testing: int) -> PromisedPlans:
         random = np.random.default_rng(seed)
         chosen_on = evidence(random, choosing)
-        planner = Planner(supernet, chosen_on, costs, [subnet], server=SERVER)
+        planner = Planner(supernet, chosen_on, costs, [subnet], servers=[SERVER])
         seen, held = (Trial(supernet, some, costs) for some in (chosen_on, evidence(random, testing)))
         return PromisedPlans(planner, seen, held)
 

@@ -9,6 +9,7 @@
 package pathweave.sdk.policies.planning
 
 import kotlin.math.abs
+import pathweave.sdk.execution.ease
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Decider
@@ -42,6 +43,9 @@ private class LocalPlan(
     val plan: Plan get() = route.plan
 }
 
+/** Deciders for a subnet; [pays]: left-out samples show that asking gains. */
+private class Deciders(val known: List<Decider>, val pays: Boolean)
+
 /** What a planner found: the [choice], and the best plan of each kind, or of a kind that breaks limits the nearest. */
 internal class Nearest(val choice: Choice, val byKind: Map<String, Plan>)
 
@@ -52,7 +56,7 @@ internal class Planner(
     private val kinds: Set<Kind> = Kind.entries.toSet(),
 ) {
     private val remote = evidence.remote
-    private val fitted = mutableMapOf<Pair<Subnet, Boolean>, List<Decider>>()
+    private val fitted = mutableMapOf<Pair<Subnet, Boolean>, Deciders>()
     private val local = evidence.paths.flatMap { path ->
         (listOf(emptyList<ExitChoice>()) + path.exitSets).map { prepared(path, it) }
     }
@@ -64,23 +68,27 @@ internal class Planner(
 
     private fun prepared(path: PathEvidence, exits: List<ExitChoice>): LocalPlan {
         val route = SampleRoute(Plan(path.answers.subnet, exits), path, evidence, costs, null)
-        val asking = if (remote == null) emptyList() else rankings(route, deciders(path, remote))
-        return LocalPlan(path, route, rankings(route, deciders(path, null)), asking)
+        val asking = if (remote == null) emptyList() else rankings(route, deciders(path, remote).known)
+        return LocalPlan(path, route, rankings(route, deciders(path, null).known), asking)
     }
 
     /** Those of a fixed score, and those fitted to the subnet's logits: to gain where [server] can be asked. */
-    private fun deciders(path: PathEvidence, server: RemoteEvidence?): List<Decider> =
+    private fun deciders(path: PathEvidence, server: RemoteEvidence?): Deciders =
         fitted.getOrPut(path.answers.subnet to (server != null)) {
-            val easy = gainsNothing(path.logits, server)
-            val twoNumbers = fitLogistic(path.logits, easy, TOP_TWO, byClass = false)
-            UNFITTED + listOfNotNull(twoNumbers, fitBestLogistic(path.logits, easy))
+            val outcomes = outcomes(path.logits, server)
+            val twoNumbers = fitLogistic(path.logits, outcomes.withoutLosses(), TOP_TWO, byClass = false)
+            val best = fitBestLogistic(path.logits, outcomes)
+            val eases = UNFITTED.map { ease(it, path.logits) } + listOfNotNull(best?.eases)
+            val pays = server == null || eases.any { askingPays(it, outcomes.gains) }
+            Deciders(UNFITTED + listOfNotNull(twoNumbers, best?.decider), pays)
         }
 
-    /** Whether [own] logits are right, or asking does not make them so. */
-    private fun gainsNothing(own: Tensor, server: RemoteEvidence?): BooleanArray {
+    /** What asking does to [own] logits: nothing where they are right, or still wrong after it. */
+    private fun outcomes(own: Tensor, server: RemoteEvidence?): Outcomes {
         val right = evidence.right(own)
-        val asked = server?.let { evidence.right(it.asked(own)) } ?: return right
-        return BooleanArray(right.size) { right[it] || !asked[it] }
+        val there = server?.let { evidence.right(it.asked(own)) } ?: return Outcomes(right)
+        val easy = BooleanArray(right.size) { right[it] || !there[it] }
+        return Outcomes(easy, BooleanArray(right.size) { right[it] && !there[it] })
     }
 
     /** The best plan over [uplink], or where none keeps all limits, the one that comes nearest to it. */
@@ -165,6 +173,7 @@ internal class Planner(
 
     private fun asking(one: LocalPlan, uplink: Uplink?, power: Power?): List<Family> {
         if (remote == null || one.asking.isEmpty() || Kind.ASK !in kinds) return emptyList()
+        if (!deciders(one.path, remote).pays) return emptyList()
         val sweep = Sweep(one.asking)
         fun at(number: Int) = one.plan.copy(hard = Hard.Ask(sweep.decider(number), remote.server))
         val asking = Asking(evidence.credit(remote.asked(one.route.logits)), remote.call(uplink))
