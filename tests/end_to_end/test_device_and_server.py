@@ -461,7 +461,7 @@ def test_several_connected_models_are_all_asked_and_the_plan_names_one(server, d
         away = settings("http://127.0.0.1:9", model="away:images")
         both = [settings(server, model=name, timeout_s=10.0) for name in ("digits:images", "digits")]
         model.remote.connect(*both, away)
-        found = model.adapt(data.images[:150], Goal(accuracy=0.9, optimise="latency_ms"), {"ask"}, data.labels[:150])
+        found = model.adapt(data.images[:150], Goal(optimise="accuracy"), {"ask"}, data.labels[:150])
         model.use(found.by_kind["ask"].plan)
         assert model.plan.hard.server.model in ("digits:images", "digits")
         assert SERVER in model(load_dataset("digits#report").images[:200]).source
