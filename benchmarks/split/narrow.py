@@ -1,4 +1,4 @@
-"""What bottlenecks send, against the plain cut points that take no more work here."""
+"""Bytes sent at bottlenecks, against those at the plain cut points that take no more work here."""
 
 from __future__ import annotations
 
