@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_sdk.commands.split_map import CELL_HEIGHT, CELL_WIDTH, LEFT, Tile, legend, tiles
+from device_sdk.commands.plan_map import CELL_HEIGHT, CELL_WIDTH, LEFT, Tile, legend, tiles
 from device_sdk.files.drawing import Drawing, Shape, Text, write_drawing
 from device_sdk.policies.measured_splits.region import Kind
 
@@ -35,7 +35,7 @@ def _drawn(cells: Sequence[Cell]) -> Drawing:
     block = len({cell.factor for cell in cells}) * CELL_HEIGHT + _GAP
     width = LEFT + len({cell.mbps for cell in cells}) * CELL_WIDTH + 16
     title = "Fastest way at no more than one point lost, measured end to end"
-    shapes: list[Shape] = [Text(12, 20, title, size=14), *legend(40)]
+    shapes: list[Shape] = [Text(12, 20, title, size=14), *legend(40, {one.kind for one in cells})]
     for row, name in enumerate(names):
         top = _TOP + row * block
         shapes.append(Text(12, top - 16, name, size=13))

@@ -115,7 +115,7 @@ def goal_options(command: Command) -> Command:
     "--map",
     "map_file",
     type=click.Path(path_type=Path),
-    help="Draw where device, split and server are fastest, over uplinks, devices and drops, to FILE.svg or FILE.png.",
+    help="Draw the fastest kind of plan over uplinks, devices and allowed drops, to FILE.svg or FILE.png.",
 )
 @click.option("--no-prior", is_flag=True, help="Do not correct answers by the mix of classes of the images.")
 @click.option("--strategy", default="pathweave", show_default=True, help="How to search (guide: adapt on a device).")
@@ -176,9 +176,10 @@ def adapt(
         raise UsageError("energies are unknown without the device's power", hint="give --active-w")
     uplink = _uplink(network, uplink_mbps, round_trip_ms)
     server, estimates = _server(server, bundle, kinds, device_factor, uplink)
-    if map_file is not None and not estimates:
+    if map_file is not None and not estimates and (server is None or kinds & {"hybrid"} or kinds == {"split"}):
         raise UsageError(
-            "the map is an estimate of splits", hint="give --consider split --uplink-mbps, and no --server"
+            "a map compares plans that use a server",
+            hint="give --consider split --uplink-mbps, or --server with several kinds to --consider",
         )
     if server is None and server_model is not None:
         raise UsageError("--server-model names a model of a server", hint="give --server too")
@@ -221,8 +222,11 @@ def adapt(
 
         draw_split(picture, found.split)
     summary = found_summary(found, taken=not (no_take or estimates))
+    if map_file is not None and not cells:
+        click.echo("no map is drawn: no server answers", err=True)
+        map_file = None
     if map_file is not None:
-        from device_sdk.commands.split_map import described_cells, map_drawing, print_map
+        from device_sdk.commands.plan_map import described_cells, map_drawing, print_map
         from device_sdk.files.drawing import write_drawing
 
         write_drawing(map_file, map_drawing(cells))

@@ -26,6 +26,7 @@ from device_sdk.policies.found import Found, Measured
 from device_sdk.policies.gathering import AdaptationSettings, Samples, accuracy_interval, gather, prepare_ms
 from device_sdk.policies.planning.choice import Choice, Option
 from device_sdk.policies.planning.front import PlanFront, make_front
+from device_sdk.policies.planning.plan_region import PlanRegion
 from device_sdk.policies.planning.planner import PromisedPlans
 from device_sdk.policies.planning.proposers import may_be_faster
 from device_sdk.policies.planning.server_evidence import Servers
@@ -262,6 +263,15 @@ def _planned(
         notes=notes,
         pool=() if found is None else found.result.pool,
         front=None if network is None else partial(_front, planner, requirement, here),
+        region=None
+        if network is None
+        else PlanRegion(
+            lambda factor: answered.planner(kinds, goal, base, timed_exits=timed_exits, slower=factor).planner,
+            network,
+            requirement,
+            answered.accuracy(base),
+            here.power,
+        ),
     )
 
 

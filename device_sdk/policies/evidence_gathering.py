@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from device_sdk.policies.deciding.promises import SHARES_CERTAINTY
 from device_sdk.policies.exits.placed_exits import DROPS, exit_choices, exit_sets, with_further_exits
 from device_sdk.policies.gathering import Samples, prepare_ms
 from device_sdk.policies.measured_splits.measuring import Received, answers_in_few_bits, few_bits_ms
+from device_sdk.policies.planning.ground import Fitted
 from device_sdk.policies.planning.planner import Planner, PromisedPlans, Trial
 from device_sdk.policies.planning.proposers import that_need
 from device_sdk.policies.planning.server_evidence import Servers
@@ -34,7 +35,10 @@ _FEW_BITS_S = 10.0  # the same for what tails answer to activations in few bits
 
 @dataclass(frozen=True, eq=False)
 class Collected:
-    """Answers of ``subnets`` and servers to the samples; ``workspace``: with the prior that corrects all answers."""
+    """Answers of ``subnets`` and servers to the samples.
+
+    ``workspace``: with the prior that corrects all answers; ``fitted``: deciders that all planners share.
+    """
 
     workspace: Workspace
     costs: CostModel
@@ -43,29 +47,34 @@ class Collected:
     evidence: Evidence
     samples: Samples
     servers: Servers
+    fitted: Fitted = field(default_factory=dict)
 
-    def planner(self, kinds: Collection[str], goal: Goal, base: Subnet, *, timed_exits: bool) -> PromisedPlans:
+    def planner(
+        self, kinds: Collection[str], goal: Goal, base: Subnet, *, timed_exits: bool, slower: float = 1.0
+    ) -> PromisedPlans:
         """The planner over the samples that choose, whose promises are tested on the others.
 
         ``goal``: its ``max_drop``, from the accuracy of ``base``, is tried for exits beside the usual drops.
         ``timed_exits``: plans keep an exit at each cut point for deadlines and anytime answers, unless memory is
-        limited: what is left of it is not known to suffice.
+        limited: what is left of it is not known to suffice. ``slower``: for a device that is so many times slower.
         """
+        costs = self.costs if slower == 1 else self.costs.slowed(slower)
         supernet, choosing, with_exits = self.workspace.supernet, self.samples.kept, "exits" in kinds
         parts = [one.part(choosing) for one in self.answers] if with_exits else []
         drops = DROPS if goal.max_drop is None else (goal.max_drop, *DROPS)
         planner = Planner(
             supernet,
             self.evidence.part(choosing),
-            self.costs,
+            costs,
             self.subnets,
-            exit_sets={one.subnet: exit_sets(one, self.costs, drops) for one in parts},
-            exits={one.subnet: exit_choices(one, self.costs) for one in parts},
+            exit_sets={one.subnet: exit_sets(one, costs, drops) for one in parts},
+            exits={one.subnet: exit_choices(one, costs) for one in parts},
             servers=self.servers.asked,
             tail_server=self.servers.tails,
             privacy=self.servers.privacy,
             kinds=kinds,
             certainty=goal.certainty or SHARES_CERTAINTY,
+            fitted=self.fitted,
         )
 
         def finished(plan: Plan, wanted: Requirement) -> Plan:
@@ -75,7 +84,7 @@ class Collected:
 
         tried_on = (replace(self.evidence.part(some), margin_scale=0.0) for some in (choosing, self.samples.held))
         drop_from = None if goal.max_drop is None else (base, goal.max_drop)
-        seen, held = (Trial(supernet, one, self.costs, drop_from) for one in tried_on)
+        seen, held = (Trial(supernet, one, costs, drop_from) for one in tried_on)
         return PromisedPlans(planner, seen, held, finished)
 
     def held_out(self, plan: Plan, network: Network | None = None, power: Power | None = None) -> PlanCost | None:

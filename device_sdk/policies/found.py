@@ -11,6 +11,7 @@ from device_sdk.policies.measured_splits.decision import SplitDecision
 from device_sdk.policies.measured_splits.region import Region
 from device_sdk.policies.planning.choice import Choice, Option
 from device_sdk.policies.planning.front import PlanFront
+from device_sdk.policies.planning.plan_region import PlanRegion
 from device_sdk.search.port import Candidate
 from device_sdk.supernet.cost import PlanCost
 from device_sdk.supernet.goal import Goal
@@ -56,7 +57,8 @@ class Found:
     like these. ``full_accuracy``: the full model's, on the held-out samples. ``stopped``: why the search ended.
     ``notes``: what was left out, and why. ``pool``: the subnets that a search evaluated. ``front``: makes the plans for
     other networks, over the same samples; None where no network is known. ``split``, ``hybrid``: what plans of these
-    kinds were chosen from. ``region``: makes the map of a split that was estimated, over uplinks and devices.
+    kinds were chosen from. ``region``: makes the map of the fastest plans over uplinks and devices, of a
+    split that was estimated or of all kinds with the connected servers; None where no network is known.
     """
 
     choice: Choice
@@ -74,7 +76,7 @@ class Found:
     front: Callable[[], PlanFront] | None = None
     split: SplitDecision | None = None
     hybrid: HybridChoice | None = None
-    region: Region | None = None
+    region: Region | PlanRegion | None = None
 
     @property
     def plan(self) -> Plan:

@@ -22,6 +22,7 @@ from device_sdk.errors import ProtocolError, RefusedError, SignatureError, Trans
 from device_sdk.logs.adaptation_log import Delivered, Escalating, Splitting, read_log
 from device_sdk.offload.remote_model import LogarithmicPool, RemoteModel
 from device_sdk.policies.measured_splits.decision import SplitDecision
+from device_sdk.progress import SilentProgress
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import ABSTAINED, FALLBACK, SERVER
@@ -465,6 +466,9 @@ def test_several_connected_models_are_all_asked_and_the_plan_names_one(server, d
         model.use(found.by_kind["ask"].plan)
         assert model.plan.hard.server.model in ("digits:images", "digits")
         assert SERVER in model(load_dataset("digits#report").images[:200]).source
+        slow, fast = found.region.cells((0.001, 1000.0), (40.0,), (0.05,), progress=SilentProgress())
+        assert slow.kind in ("device", "exits", "cascade")
+        assert fast.best.latency_ms < slow.best.latency_ms
     assert any(note.startswith("away:images is not asked:") for note in found.notes)
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import UsageError
@@ -20,13 +20,21 @@ from device_sdk.progress import Progress
 from device_sdk.supernet.cost import CostModel, Uplink
 from device_sdk.supernet.plan import Subnet
 
-Kind = Literal["device", "split", "server"]
-KINDS: tuple[Kind, ...] = ("device", "split", "server")
+Kind = Literal["device", "exits", "cascade", "bottleneck", "split", "ask", "server"]
+KINDS: tuple[Kind, ...] = ("device", "bottleneck", "split", "server")  # of ways that a split compares
 
 UPLINKS_MBPS = (1.0, 3.0, 10.0, 20.0)
 DEVICE_FACTORS = (1.0, 3.0, 5.0, 10.0, 14.0, 20.0, 40.0)
 MAX_DROPS = (0.0, 0.01, 0.03)
 MEASURED_S = 120.0  # of measuring losses, for all cells together
+
+
+class Way(Protocol):
+    """A way to answer samples."""
+
+    @property
+    def latency_ms(self) -> float:
+        """Latency of a sample."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,7 @@ class Cell:
     mbps: float
     device_factor: float
     max_drop: float | None
-    fastest: dict[Kind, SplitCost]
+    fastest: Mapping[Kind, Way]
     not_measured: int = 0
 
     @property
@@ -50,7 +58,7 @@ class Cell:
         return min(self.fastest, key=lambda kind: self.fastest[kind].latency_ms, default=None)
 
     @property
-    def best(self) -> SplitCost | None:
+    def best(self) -> Way | None:
         """The fastest way."""
         return None if self.kind is None else self.fastest[self.kind]
 
@@ -63,7 +71,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Region:
-    """Makes the cells of one subnet, for a server as fast as ``costs`` say.
+    """Makes the cells of one subnet, its splits and bottlenecks, for a server as fast as ``costs`` say.
 
     ``judge``: of drops, None without samples.
     """
@@ -128,8 +136,9 @@ class Region:
     def _by_kind(
         self, costs: Sequence[SplitCost], limits: SplitLimits, below_ms: float, clock: Callable[[], float]
     ) -> Iterator[tuple[Kind, Fastest]]:
+        bottlenecks = self.bundle.supernet.bottlenecks
         for kind in KINDS:
-            some = [cost for cost in costs if kind_of(cost) == kind]
+            some = [cost for cost in costs if kind_of(cost, bottlenecks) == kind]
             try:
                 if some:
                     yield kind, fastest(some, self.subnet, limits, below_ms=below_ms, clock=clock)
@@ -141,8 +150,10 @@ def _fastest_ms(found: Mapping[Kind, Fastest]) -> float:
     return min((one.best.latency_ms for one in found.values()), default=math.inf)
 
 
-def kind_of(cost: SplitCost) -> Kind:
-    """The side that runs a way: the device, the server or both."""
+def kind_of(cost: SplitCost, bottlenecks: Collection[int] = ()) -> Kind:
+    """The side that runs a way: the device, the server or both, at one of the ``bottlenecks`` or elsewhere."""
     if not cost.tail:
         return "device"
-    return "split" if cost.head else "server"
+    if not cost.head:
+        return "server"
+    return "bottleneck" if cost.position in bottlenecks else "split"

@@ -49,11 +49,15 @@ class LocalPlan:
 
 
 @dataclass(frozen=True)
-class _Deciders:
+class FittedDeciders:
     """Deciders for a subnet and a server, or for abstaining; ``pays``: left-out samples show that asking gains."""
 
     known: list[Decider]
     pays: bool
+
+
+Fitted = dict[tuple[Subnet, RemoteRef | None], FittedDeciders]
+"""Deciders by subnet and server; they depend on the evidence alone."""
 
 
 class Ground:
@@ -65,6 +69,7 @@ class Ground:
         servers: the servers' models that may be asked. tail_server: the one that runs tails, None for none.
         sends_input: the input itself may be sent.
         certainty: with which the share of new samples that take a second path stays below its bound.
+        fitted: deciders that are known from the same evidence; those that are fitted here are added.
 
     Raises:
         UsageError: there are no subnets.
@@ -82,13 +87,14 @@ class Ground:
         tail_server: RemoteRef | None,
         sends_input: bool,
         certainty: float,
+        fitted: Fitted | None = None,
     ) -> None:
         if not subnets:
             raise UsageError("there are no subnets to plan with")
         self.supernet, self.evidence, self.costs = supernet, evidence, costs
         self.servers, self.tail_server, self.sends_input = tuple(servers), tail_server, sends_input
         self.certainty = certainty
-        self._fitted: dict[tuple[Subnet, RemoteRef | None], _Deciders] = {}
+        self._fitted: Fitted = {} if fitted is None else fitted
         self.local = [
             self._prepared(Plan(subnet, chosen)) for subnet in subnets for chosen in ((), *exit_sets.get(subnet, ()))
         ]
@@ -113,12 +119,12 @@ class Ground:
         asking = {one: rankings(route, self._deciders_for(plan.subnet, one).known) for one in self.servers}
         return LocalPlan(plan, route, rankings(route, self._deciders_for(plan.subnet, None).known), asking)
 
-    def _deciders_for(self, subnet: Subnet, server: RemoteRef | None) -> _Deciders:
+    def _deciders_for(self, subnet: Subnet, server: RemoteRef | None) -> FittedDeciders:
         if (subnet, server) not in self._fitted:
             self._fitted[subnet, server] = self._deciders(subnet, server)
         return self._fitted[subnet, server]
 
-    def _deciders(self, subnet: Subnet, server: RemoteRef | None) -> _Deciders:
+    def _deciders(self, subnet: Subnet, server: RemoteRef | None) -> FittedDeciders:
         """Deciders of a fixed score, and those fitted to the subnet's logits: to the gain of asking, given a server."""
         logits = self.evidence.ends[subnet]
         views = self.evidence.views.get(subnet)
@@ -129,10 +135,10 @@ class Ground:
         fitted: list[Decider | None] = [fit_logistic(logits, easy, features=TOP_TWO, by_class=False), logistic]
         known = [*UNFITTED, *(decider for decider in fitted if decider is not None)]
         if losses is None:
-            return _Deciders(known, True)
+            return FittedDeciders(known, True)
         gains = (~easy).astype(np.int64) - losses
         eases: list[Values] = [ease(one, logits) for one in UNFITTED] + ([] if best is None else [best.eases])
-        return _Deciders(known, any(asking_pays(one, gains) for one in eases))
+        return FittedDeciders(known, any(asking_pays(one, gains) for one in eases))
 
     def _outcomes(
         self, own: Array, server: RemoteRef | None

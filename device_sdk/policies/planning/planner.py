@@ -17,7 +17,7 @@ from device_sdk.policies.deciding.promises import SHARES_CERTAINTY, Promise, is_
 from device_sdk.policies.exits.placed_exits import without_timed_exits
 from device_sdk.policies.joint_thresholds.plans import JointPlans
 from device_sdk.policies.planning.choice import Choice, Families, Family, Option
-from device_sdk.policies.planning.ground import Ground
+from device_sdk.policies.planning.ground import Fitted, Ground
 from device_sdk.policies.planning.proposers import PROPOSERS, that_need
 from device_sdk.supernet.cost import CostModel, Power
 from device_sdk.supernet.goal import Requirement
@@ -37,6 +37,7 @@ class Planner:
         privacy: limit of what may be sent: plans that send more are left out.
         kinds: whose proposers are heard, by default all; plans that answer everything here always are.
         certainty: of the latencies of cascades on new samples.
+        fitted: as ``Ground`` takes it.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Planner:
         privacy: Privacy = "inputs",
         kinds: Collection[str] | None = None,
         certainty: float = SHARES_CERTAINTY,
+        fitted: Fitted | None = None,
     ) -> None:
         self._supernet, self._evidence, self._costs = supernet, evidence, cost_model
         self._kinds = frozenset(["subnets", *(PROPOSERS if kinds is None else kinds)])
@@ -67,6 +69,7 @@ class Planner:
             tail_server=tail_server if privacy != "never" else None,
             sends_input=privacy == "inputs",
             certainty=certainty,
+            fitted=fitted,
         )
         self._last: tuple[Network | None, Power | None, Families] | None = None
         self._here: dict[Power | None, list[Family]] = {}

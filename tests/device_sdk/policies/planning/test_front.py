@@ -1,80 +1,30 @@
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import msgspec
-import numpy as np
 import pytest
 
-from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.costs.expected_cost import expected_cost
 from device_sdk.policies.planning.front import Offer, PlanFront, Way, make_front
-from device_sdk.policies.planning.planner import Planner
-from device_sdk.policies.splitting.path_splits import Handling
-from device_sdk.supernet.blocks import Exit, Golden, Rendition
-from device_sdk.supernet.cost import CostModel, EdgeCost, Power, Uplink
+from device_sdk.supernet.cost import Power, Uplink
 from device_sdk.supernet.goal import Requirement
-from device_sdk.supernet.plan import Ask, Edge, ExitChoice, MaxConfidence, Plan, RemoteRef, Subnet
-from device_sdk.supernet.supernet import Supernet
+from device_sdk.supernet.plan import Ask, Edge, ExitChoice, MaxConfidence, Plan, Subnet
+from tests.device_sdk.policies.planning.exit_and_server import SERVER, World
 
-COUNT, CLASSES = 60, 3
-SERVER, TAILS = RemoteRef("big"), RemoteRef("model:tail", "0" * 64)
 POWER = Power(active_w=2.0, radio_w=3.0, waiting_w=0.5)
 UPLINKS = (Uplink(0.01, 300.0), Uplink(0.3, 20.0), Uplink(6.0, 8.0), Uplink(90.0, 1.0))
 REQUIREMENT = Requirement(optimise="latency_ms", accuracy=0.8, coverage=0.9)
 
 
-class World:
-    """Three blocks with an exit, random evidence, and a server that runs a better model and tails."""
-
-    def __init__(self, elastic_supernet) -> None:
-        random = np.random.default_rng(0)
-        plain = elastic_supernet(3)
-        rendition = Rendition("fp32", "none", "0" * 64, 1, Golden((), 0.0))
-        self.supernet = Supernet(plain.cut_points, plain.blocks, [Exit("x1", 1, "pooled", 1, 1, (rendition,))])
-        self.subnet = self.supernet.original
-        self.costs = CostModel(
-            {edge: EdgeCost(20.0, 20.0, 100, 10) for edge in self.supernet.edges},
-            exit_costs={("x1", "fp32", ()): EdgeCost(0.5, 0.5, 7, 1)},
-        )
-        labels = random.integers(0, CLASSES, COUNT)
-
-        def logits(skill: float):
-            found = random.normal(size=(COUNT, CLASSES))
-            found[np.arange(COUNT), labels] += skill
-            return found.astype(np.float32)
-
-        exits = {(self.subnet.edges[:1], "x1", "fp32"): logits(1.5)}
-        self.evidence = Evidence(labels, {self.subnet: logits(2.0)}, exits, {SERVER: logits(4.0)})
-        self.network = Network(
-            uplink=Uplink(5.0, 10.0),
-            server=CostModel({edge: EdgeCost(0.5, 0.5, 1, 1) for edge in self.supernet.edges}),
-            answer_ms={SERVER: 1.0},
-            input_bytes=3000,
-            handling=Handling(1e-3, 2e-3, 0.7, 1e-4),
-        )
-        self.planner = Planner(
-            self.supernet,
-            self.evidence,
-            self.costs,
-            [self.subnet],
-            exit_sets={self.subnet: [(ExitChoice("x1", 0.7),)]},
-            servers=[SERVER],
-            tail_server=TAILS,
-        )
-
-    def at(self, uplink: Uplink) -> Network:
-        return dataclasses.replace(self.network, uplink=uplink)
-
-    def front(self, requirement: Requirement = REQUIREMENT) -> PlanFront:
-        return make_front(
-            lambda there: self.planner.nearest(requirement, there, POWER),
-            self.planner.route,
-            requirement,
-            self.network,
-            POWER,
-        )
+def front_of(world: World, requirement: Requirement = REQUIREMENT) -> PlanFront:
+    return make_front(
+        lambda there: world.planner.nearest(requirement, there, POWER),
+        world.planner.route,
+        requirement,
+        world.network,
+        POWER,
+    )
 
 
 @pytest.fixture
@@ -104,7 +54,7 @@ def test_an_offer_that_asks_from_an_exit_costs_what_expected_cost_says(world):
 
 
 def test_out_of_reach_only_plans_that_stay_here_have_a_known_time(world):
-    front = world.front()
+    front = front_of(world)
     for offer in front.offers:
         sends = any(way.sent_bytes for way in offer.ways)
         assert (offer.cost(None, POWER).latency_ms is None) == sends
@@ -114,7 +64,7 @@ def test_out_of_reach_only_plans_that_stay_here_have_a_known_time(world):
 @pytest.mark.parametrize("optimise", ["latency_ms", "energy_mj", "bytes_sent", "accuracy"])
 def test_what_is_kept_is_nearly_as_good_as_planning_again(world, optimise):
     requirement = Requirement(optimise=optimise, accuracy=0.75, latency_ms=70.0)
-    front = world.front(requirement)
+    front = front_of(world, requirement)
     for uplink in UPLINKS:
         kept, anew = front.best(uplink), world.planner.nearest(requirement, world.at(uplink), POWER)
         assert requirement.excess(kept.cost) <= requirement.excess(anew.cost) + 0.05
@@ -123,19 +73,19 @@ def test_what_is_kept_is_nearly_as_good_as_planning_again(world, optimise):
 
 
 def test_the_best_plan_changes_with_the_network_and_each_that_is_kept_is_the_best_somewhere(world):
-    front = world.front()
+    front = front_of(world)
     kinds = {front.best(uplink).plan.kind for uplink in (*UPLINKS, None)}
     assert len(kinds) > 1
     assert len({offer.plan for offer in front.offers}) == len(front.offers) < 30
 
 
 def test_a_front_is_the_same_after_it_was_stored(world):
-    front = world.front()
+    front = front_of(world)
     assert msgspec.json.decode(msgspec.json.encode(front), type=PlanFront) == front
 
 
 def test_plans_of_another_bundle_and_numbers_that_make_no_sense_are_left_out(world):
-    front = world.front()
+    front = front_of(world)
     stranger = msgspec.structs.replace(front.offers[0], plan=Plan(Subnet((Edge("nowhere"),))))
     endless = msgspec.structs.replace(front.offers[0], ways=(Way(10**9, 1.0),))
     unknown = msgspec.structs.replace(front.offers[0], ways=(Way(1, math.inf),))

@@ -1,18 +1,27 @@
-"""The map of splits: who runs the model fastest, over uplinks and devices, as a picture, a table and JSON."""
+"""The map of plans: the fastest kind over uplinks, devices and allowed drops, as a picture, a table and JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from device_sdk.files.drawing import INK, SOFT, Box, Drawing, Shape, Text
-from device_sdk.policies.measured_splits.region import Cell, Kind
+from device_sdk.policies.measured_splits.region import Cell, Kind, Way
+from device_sdk.policies.planning.plan_region import PlannedWay
 from device_sdk.policies.splitting.path_splits import SplitCost
 
-COLOURS: dict[Kind, str] = {"device": "#4c72b0", "split": "#dd8452", "server": "#55a868"}
+COLOURS: dict[Kind, str] = {
+    "device": "#4c72b0",
+    "exits": "#8172b3",
+    "cascade": "#64b5cd",
+    "bottleneck": "#c44e52",
+    "split": "#dd8452",
+    "ask": "#937860",
+    "server": "#55a868",
+}
 CELL_WIDTH, CELL_HEIGHT, LEFT, LABELS = 124, 44, 96, 8  # pixels: of a cell, to the left of all, below the uplinks
 _TOP, _PANEL_TITLE, _BOTTOM, _NARROWEST = 66, 20, 28, 560
 _LIGHT = "white"
@@ -28,10 +37,10 @@ class Tile:
     lines: tuple[str, str]
 
 
-def legend(y: float) -> Iterator[Shape]:
-    """The colours of the kinds, on the baseline ``y``."""
-    for number, (kind, colour) in enumerate(COLOURS.items()):
-        yield Box(12 + 90 * number, y - 10, 12, 12, colour)
+def legend(y: float, kinds: Collection[Kind | None]) -> Iterator[Shape]:
+    """The colours of those ``kinds`` that there are, on the baseline ``y``."""
+    for number, kind in enumerate(kind for kind in COLOURS if kind in kinds):
+        yield Box(12 + 90 * number, y - 10, 12, 12, COLOURS[kind])
         yield Text(28 + 90 * number, y, kind)
 
 
@@ -54,9 +63,8 @@ def tiles(found: Sequence[Tile], top: float) -> Iterator[Shape]:
 
 def map_drawing(cells: Sequence[Cell]) -> Drawing:
     """A map of ``cells`` for each allowed drop: the fastest kind of each, its latency, what it saves and how."""
-    title = "Fastest way; predicted for a server as fast as this machine"
-    shapes: list[Shape] = [Text(12, 20, title, size=14), *legend(40)]
-    shapes.append(Text(290, 40, "below: what it saves over the next best kind"))
+    title = f"Fastest kind of plan; predicted for {_server(cells)}; below: its saving over the next best kind"
+    shapes: list[Shape] = [Text(12, 20, title, size=13), *legend(40, {one.kind for one in cells})]
     top = float(_TOP)
     for drop, of_drop in by_drop(cells):
         shapes.append(Text(12, top, drop_words(drop), size=13))
@@ -85,11 +93,30 @@ def _tile(cell: Cell) -> Tile:
     return Tile(cell.mbps, cell.device_factor, cell.kind, lines)
 
 
-def _way(best: SplitCost) -> str:
-    """The place and the width at which a way crosses."""
+def _server(cells: Sequence[Cell]) -> str:
+    """The server that latencies were predicted for, in words."""
+    planned = any(isinstance(one.best, PlannedWay) for one in cells)
+    return "the connected server" if planned else "a server as fast as this machine"
+
+
+def _way(best: Way) -> str:
+    """The place and the width at which a way crosses, or the samples that go on."""
+    if isinstance(best, PlannedWay):
+        return _plan_words(best)
+    if not isinstance(best, SplitCost):
+        return ""
     if not best.tail:
         return "all here"
     return "JPEG" if best.sends == "jpeg" else f"cut {best.position}, {best.coding}"
+
+
+def _plan_words(best: PlannedWay) -> str:
+    plan, cost = best.plan, best.cost
+    if plan.split is not None and plan.split.position:
+        return f"cut {plan.split.position}"
+    shares = {"asked": cost.share_asked, "second path": cost.share_second, "early": cost.share_early}
+    said = [f"{100 * share:.0f} % {name}" for name, share in shares.items() if share]
+    return ", ".join(said) or ("inputs sent" if plan.split is not None else "all here")
 
 
 def described_cells(cells: Sequence[Cell]) -> list[dict[str, Any]]:
@@ -101,15 +128,27 @@ def described_cells(cells: Sequence[Cell]) -> list[dict[str, Any]]:
             "max_drop": one.max_drop,
             "kind": one.kind,
             "latency_ms": {kind: cost.latency_ms for kind, cost in one.fastest.items()},
-            "position": None if one.best is None else one.best.position,
-            "bits": [] if one.best is None else list(one.best.bits),
-            "per_channel": one.best is not None and one.best.per_channel,
-            "compress": one.best is not None and one.best.compress,
+            **_described(one.best),
             "saving": one.saving,
             "not_measured": one.not_measured,
         }
         for one in cells
     ]
+
+
+def _described(best: Way | None) -> dict[str, Any]:
+    """Further facts about the best way."""
+    if isinstance(best, PlannedWay):
+        split, cost = best.plan.split, best.cost
+        shares = {"share_early": cost.share_early, "share_second": cost.share_second, "share_asked": cost.share_asked}
+        return {"plan": best.plan.kind, "position": None if split is None else split.position, **shares}
+    split_cost = best if isinstance(best, SplitCost) else None
+    return {
+        "position": None if split_cost is None else split_cost.position,
+        "bits": [] if split_cost is None else list(split_cost.bits),
+        "per_channel": split_cost is not None and split_cost.per_channel,
+        "compress": split_cost is not None and split_cost.compress,
+    }
 
 
 def print_map(cells: Sequence[Cell]) -> None:
