@@ -31,11 +31,13 @@ def create_app(settings: Settings, *, services: Services | None = None) -> Flask
     app.extensions["pathweave"] = services
     find_route = find_routes(app)
     recent = RecentDecisions(services.gate)
-    app.extensions[ADMIT_BODY] = Admission(
-        recent,
-        find_route,
-        memory=MemoryBudget(settings.memory_bytes),
-        uploads=MemoryBudget(settings.upload_bytes),
+    app.extensions[ADMIT_BODY] = services.metrics.counted(
+        Admission(
+            recent,
+            find_route,
+            memory=MemoryBudget(settings.memory_bytes),
+            uploads=MemoryBudget(settings.upload_bytes),
+        )
     )
     app.extensions[LANE_OF] = lambda method, path: (
         Lane.OTHER if (found := find_route(method, path)) is None else found.lane
@@ -44,7 +46,8 @@ def create_app(settings: Settings, *, services: Services | None = None) -> Flask
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.url_map.merge_slashes = False  # addresses with repeated slashes are not found
     app.url_map.strict_slashes = False
-    answer_errors(app)
+    services.metrics.observe(app)
+    answer_errors(app, refused=services.metrics.refused)
     ask_for_tokens(app, services.gate, recent, allowed_hosts=settings.allowed_hosts)
     for kind in ROUTES:
         app.register_blueprint(kind.routes(services))

@@ -136,7 +136,7 @@ def _check(settings: Settings, *, as_json: bool) -> None:
 
 
 def _require_usable(place: Path | str, key: Path | None) -> None:
-    for module in ("flask", "waitress", "sqlalchemy", "alembic"):
+    for module in ("flask", "waitress", "sqlalchemy", "alembic", "prometheus_client"):
         require(module, extra="server")
     from device_sdk.signing import signatures
 

@@ -16,6 +16,7 @@ from server.inference.queue import BatchQueue
 from server.jobs.job_user import JobUser
 from server.jobs.runner import JobRunner
 from server.jobs.store import JobStore
+from server.metrics import Metrics, Reading
 from server.readiness import Readiness
 from server.settings import Settings, database_path
 from server.state.bundle_store import open_bundles
@@ -53,6 +54,7 @@ class Services:
         self.logs = LogStore(
             database, keep_lines=settings.keep_log_lines, keep_digests=settings.keep_log_digests, now=now
         )
+        self.metrics = Metrics(self._states())
         runtime = runtime or make_runtime(threads=settings.inference_threads)
         self.models = ModelCache(runtime, limit=settings.max_models)
         self.queue = BatchQueue(
@@ -61,11 +63,29 @@ class Services:
             shares=self._shares,
             max_batch=settings.max_batch,
             workers=settings.inference_workers,
+            observe=self.metrics.batch,
         )
         self.jobs = JobStore(database, now=now)
         self.runner = JobRunner(self.jobs, self.bundles, settings, now=now, user=_job_user(settings))
         if settings.jobs_at_once:
             self.runner.start()
+
+    def _states(self) -> list[Reading]:
+        """What a scrape reads."""
+        return [
+            Reading(
+                "pathweave_inference_requests",
+                "Inference requests that wait or run.",
+                lambda: {"": float(len(self.queue))},
+            ),
+            Reading("pathweave_bundles", "Bundles that are served, and those that are broken.", self._bundles, "state"),
+            Reading("pathweave_jobs", "Packaging jobs by state.", lambda: self.jobs.counts(), "state"),
+            Reading("pathweave_devices", "Devices that sent logs.", lambda: {"": float(self.logs.device_count())}),
+        ]
+
+    def _bundles(self) -> dict[str, float]:
+        listing = self.bundles.listing()
+        return {"served": float(len(listing.bundles)), "broken": float(len(listing.broken))}
 
     def close(self) -> None:
         """Stop inference and the workers of jobs, and close bundles and database. Idempotent."""

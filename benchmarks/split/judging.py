@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Literal, cast
 
 import numpy as np
 
@@ -52,8 +53,16 @@ class Judging:
     def _cost(self, way: Way) -> SplitCost:
         """Parts of a way that change answers."""
         supernet = self._workspace.supernet
-        if way.sends == "jpeg":
-            return SplitCost(way.position, 0.0, 0.0, 0.0, 0, tail=supernet.original.edges, sends="jpeg")
+        if way.sends in ("jpeg", "images"):
+            return SplitCost(
+                way.position,
+                0.0,
+                0.0,
+                0.0,
+                0,
+                tail=supernet.original.edges,
+                sends=cast(Literal["jpeg", "images"], way.sends),
+            )
         blocks = supernet.walk(subnet_of(self._workspace.bundle, way))
         head = tuple(edge for edge, block in blocks if block.end <= way.position)
         cuts = supernet.cut_points[way.position].tensors

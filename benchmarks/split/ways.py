@@ -102,8 +102,8 @@ def plan_of(bundle: Bundle, way: Way) -> Plan:
 
 def way_of(cost: SplitCost) -> Way:
     """The way that corresponds to a cost of ``choose``."""
-    if cost.sends == "jpeg":
-        return Way("fp32", 0, "jpeg")
+    if cost.sends != "activations":
+        return Way("fp32", 0, cost.sends)
     names = {edge.rendition for edge in cost.head} or {"fp32"}
     rendition, head = (names.pop(), ()) if len(names) == 1 else (MIXED, cost.head)
     if not cost.tail:

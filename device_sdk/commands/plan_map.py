@@ -107,7 +107,9 @@ def _way(best: Way) -> str:
         return ""
     if not best.tail:
         return "all here"
-    return "JPEG" if best.sends == "jpeg" else f"cut {best.position}, {best.coding}"
+    if best.sends != "activations":
+        return "JPEG" if best.sends == "jpeg" else "pixels"
+    return f"cut {best.position}, {best.coding}"
 
 
 def _plan_words(best: PlannedWay) -> str:

@@ -46,7 +46,7 @@ def split_drawing(costs: Sequence[SplitCost], best: SplitCost, title: str) -> Dr
         colour = ACCENT if cost == best else INK
         shapes.append(Text(x + 2, _TOP + _HEIGHT + 14, str(cost.position), colour))
         if cost.tail:
-            sent = "jpeg" if cost.sends == "jpeg" else f"{cost.bits[0]}{coding_letters(cost)}"
+            sent = cost.sends if cost.sends != "activations" else f"{cost.bits[0]}{coding_letters(cost)}"
             shapes.append(Text(x + 2, _TOP + _HEIGHT + 28, sent, colour))
         if cost == best:
             shapes.append(Box(x, _TOP + _HEIGHT + 33, _BAR, 3, ACCENT))
@@ -57,6 +57,7 @@ def split_drawing(costs: Sequence[SplitCost], best: SplitCost, title: str) -> Dr
 
 
 _WIDEST = 1000  # columns; a table is never cut to the width of the terminal
+IMAGE_WORDS = {"jpeg": "JPEG", "images": "pixels"}
 _PARTS = ("device", "packing", "transfer", "handling", "unpacking", "server")
 
 
@@ -114,8 +115,8 @@ def coding_letters(cost: SplitCost) -> str:
 def _where(cost: SplitCost, decision: SplitDecision) -> str:
     if not cost.tail:
         return "everything on the device"
-    if cost.sends == "jpeg":
-        return "everything at the server, the input as JPEG"
+    if cost.sends != "activations":
+        return f"everything at the server, the input as {IMAGE_WORDS[cost.sends]}"
     bits = f" {cost.coding}"
     return f"everything at the server{bits}" if cost.position == 0 else f"cross at cut point {cost.position}{bits}"
 
@@ -131,7 +132,7 @@ def _shown(decision: SplitDecision) -> list[SplitCost]:
     return [
         cost
         for cost in decision.costs
-        if cost.sends == "jpeg"
+        if cost.sends != "activations"
         or (cost.head == own[: len(cost.head)] and (not cost.tail or (set(cost.bits), cost.per_channel) == coding))
         or cost in measured
         or cost == best
@@ -161,7 +162,7 @@ def print_split(decision: SplitDecision) -> None:
         lost = ["" if drop is None else f"{100 * drop:.1f} %"] if measured else []
         names = Counter(edge.rendition for edge in cost.head)
         weights = [" ".join(f"{count} {name}" for name, count in names.items())] if mixed else []
-        bits = "JPEG" if cost.sends == "jpeg" else " ".join(map(str, cost.bits)) + coding_letters(cost)
+        bits = IMAGE_WORDS.get(cost.sends, " ".join(map(str, cost.bits)) + coding_letters(cost))
         row = (str(cost.position), bits, *weights, *parts, f"{cost.latency_ms:.2f}", f"{cost.bytes_sent:,}", *lost)
         table.add_row(*row, style="bold" if cost == decision.best else None)
     needed = Console(width=_WIDEST).measure(table).maximum

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from flask import Flask, Response, jsonify, request
 from werkzeug.exceptions import HTTPException
@@ -32,9 +33,15 @@ def described(error: PathweaveError) -> tuple[int, str, str | None, dict[str, st
     return 500, _INTERNAL, None, {}
 
 
-def answer_errors(app: Flask) -> None:
-    """Register error handlers on ``app`` that reply in JSON."""
-    app.register_error_handler(PathweaveError, _ours)
+def answer_errors(app: Flask, *, refused: Callable[[RequestError], None] = lambda error: None) -> None:
+    """Register error handlers on ``app`` that reply in JSON. ``refused``: told each request that is refused."""
+
+    def ours(error: PathweaveError) -> Response:
+        if isinstance(error, RequestError):
+            refused(error)
+        return _ours(error)
+
+    app.register_error_handler(PathweaveError, ours)
     app.register_error_handler(HTTPException, _http)
     app.register_error_handler(Exception, _unexpected)
     app.after_request(_nothing_to_guess)

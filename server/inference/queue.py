@@ -81,7 +81,8 @@ class BatchQueue:
     """Admits up to ``limit`` concurrent requests and runs up to ``max_batch`` rows of one model together.
 
     ``client_share``: maximum requests per client; None for no limit; ``shares``: holds it together with other servers.
-    ``workers``: batches that run at the same time.
+    ``workers``: batches that run at the same time. ``observe``: told the rows of each batch that begins, and the
+    seconds that the requests waited whose first rows are in it.
     """
 
     def __init__(
@@ -93,10 +94,12 @@ class BatchQueue:
         shares: Shares | None = None,
         workers: int = 1,
         ask_after_s: float = ASK_AFTER_S,
+        observe: Callable[[int, Sequence[float]], None] | None = None,
     ) -> None:
         self._limit = limit
         self._max_batch = max_batch
         self._ask_after_s = ask_after_s
+        self._observe = observe
         self._client_share = limit if client_share is None else client_share
         self._shares = shares
         self._lock = threading.Lock()  # guards all that follows
@@ -226,6 +229,10 @@ class BatchQueue:
                     batch = self._take_batch() if self._waiting else []
                 if not batch:  # its last rows run elsewhere
                     break
+                if self._observe is not None:
+                    now_s = time.monotonic()
+                    waits_s = [now_s - part.job.queued_s for part in batch if part.start == 0]
+                    self._observe(sum(part.stop - part.start for part in batch), waits_s)
                 self._run_and_answer(batch)
         finally:
             with self._lock:

@@ -168,6 +168,13 @@ class JobStore:
             connection.execute(sa.delete(JOBS).where(jobs.id.in_(ids)))
         return ids
 
+    def counts(self) -> dict[str, int]:
+        """The number of jobs in each state."""
+        query = sa.select(JOBS.c.state, sa.func.count()).group_by(JOBS.c.state)
+        with self._database.reading() as connection:
+            found: dict[str, int] = dict(connection.execute(query).all())
+        return {state.value: found.get(state.value, 0) for state in State}
+
     def ids(self) -> set[str]:
         """The ids of all jobs."""
         with self._database.reading() as connection:

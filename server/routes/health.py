@@ -1,4 +1,4 @@
-"""``GET /health``: liveness and load; ``GET /ready``: whether it can do its work. Without authentication."""
+"""``GET /health``: liveness and load; ``/ready``: readiness; both without a token. ``/metrics``: for operators."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from flask import Blueprint, Response, jsonify
 
 from device_sdk import __version__
 from server.access.route import Route
+from server.access.scopes import Scope
 from server.http.serving import Lane
+from server.metrics import CONTENT_TYPE
 from server.services import Services
 
 _RETRY_S = "5"
@@ -17,7 +19,12 @@ def routes(services: Services) -> Blueprint:
     blueprint = Blueprint("health", __name__)
     blueprint.add_url_rule("/health", "health", Route(_health, services, scope=None, lane=Lane.QUICK))
     blueprint.add_url_rule("/ready", "ready", Route(_ready, services, scope=None, lane=Lane.QUICK))
+    blueprint.add_url_rule("/metrics", "metrics", Route(_metrics, services, scope=Scope.OPERATOR))
     return blueprint
+
+
+def _metrics(services: Services) -> Response:
+    return Response(services.metrics.text(), content_type=CONTENT_TYPE)
 
 
 def _ready(services: Services) -> Response:

@@ -190,6 +190,11 @@ class LogStore:
         with self._database.reading() as connection:
             return [Device(*row) for row in connection.execute(query)]
 
+    def device_count(self) -> int:
+        """The number of devices that sent lines."""
+        with self._database.reading() as connection:
+            return connection.execute(sa.select(sa.func.count()).select_from(RETENTION)).scalar_one()
+
     def _let_go(self, connection: sa.Connection, device: str) -> int:
         """Drop what arrived before the lines to keep, and remember its digests. Returns how many went so far."""
         lines = LOG_LINES.c

@@ -1,8 +1,10 @@
-"""The bound for new samples that every promise stands on: the exact binomial one (Clopper and Pearson 1934). Pure.
+"""The bounds for new samples that every promise stands on: exact, from counts of samples. Pure.
 
-Accuracies, drops and shares are all shares of samples: answered wrongly, lost by a change, sent on. A limit on one is
-promised if the samples seen rule out, with the stated certainty, that the share among new ones is above it. Where many
-plans compete, either other samples test what was chosen, or each takes its own part of the doubt.
+Accuracies and shares are shares of samples: answered wrongly, sent on; their bound is that of Clopper and Pearson
+(1934). A drop is a share that is lost less one that is won; its bound is the exact unconditional one for paired samples
+(Hsueh, Liu and Chen 2001). A limit is promised if the samples seen rule out, with the stated certainty, that it is
+broken among new ones. Where many plans compete, either other samples test what was chosen, or each takes its own part
+of the doubt.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ SHARES_CERTAINTY = 0.9  # of shares of samples that are sent on, where a goal st
 
 _ROUNDING = 1e-9  # of sums of differences
 _CAUTION = 0.5  # standard errors of a drop without a certainty
-_BISECTIONS = 40
+_BISECTIONS, _DROP_BISECTIONS = 40, 16
+_RARE = 0.01  # of the doubt, that the share won lies outside of the shares that are tried
+_SHARES = 12
 _MOST_TERMS, _CONVERGED, _TINY = 500, 1e-12, 1e-300
 
 Column = npt.NDArray[np.float64]
@@ -137,21 +141,74 @@ def _away_from_zero(values: Column) -> Column:
 def caution_of(differences: Column, certainty: float | None, *, turn: int) -> float:
     """The distance that a drop has to keep from its limit, given the ``differences`` of single samples [count].
 
-    Without a certainty half the standard error. With one, the distance from the mean to its bound on new samples: that
-    of the share of samples that are lost (``Promise``), since what is won only makes the drop smaller. Many ways
+    Without a certainty half the standard error. With one, the distance from the mean to its bound on new samples
+    (``most_drop``). Many ways
     compete, so the ``turn``-th that is measured gets the share 1 / (turn (turn + 1)) of the doubt, and all together
     never exceed it. Differences that are not of right and wrong answers, such as those of mIoU, are bounded by the
     normal distribution of their mean, which holds for many samples.
     """
     if certainty is None:
         return _CAUTION * float(np.sqrt((differences**2).sum())) / len(differences)
-    part = (1 - certainty) / (turn * (turn + 1))
+    part, count, mean = (1 - certainty) / (turn * (turn + 1)), len(differences), float(differences.mean())
     if not np.isin(differences, (-1.0, 0.0, 1.0)).all():
-        deviation = float(differences.std(ddof=1)) if len(differences) > 1 else math.inf
-        return NormalDist().inv_cdf(1 - part) * deviation / math.sqrt(len(differences))
-    lost = math.ceil(np.maximum(differences, 0.0).sum() - _ROUNDING)
-    share = Promise(1 - part, len(differences), lost)
-    return max(0.0, 1 - share.least_accuracy - float(differences.mean()))
+        deviation = float(differences.std(ddof=1)) if count > 1 else math.inf
+        return NormalDist().inv_cdf(1 - part) * deviation / math.sqrt(count)
+    lost, won = (int(np.count_nonzero(differences == one)) for one in (1.0, -1.0))
+    return max(0.0, most_drop(lost, won, count, 1 - part) - mean)
+
+
+def most_drop(lost: int, won: int, samples: int, certainty: float) -> float:
+    """Upper bound, with ``certainty``, of the share lost less the share won among new samples, of paired samples.
+
+    The exact unconditional test by the score statistic of Tango (1998), over the shares won that the samples do not
+    rule out (Berger and Boos 1994). Found by bisection, never too low.
+    """
+    doubt = 1 - certainty
+    rare = _RARE * doubt
+    low, high = max(0.0, (lost - won) / samples), 1 - Promise(certainty, samples, lost).least_accuracy
+    high = min(1.0, 1.5 * high)  # what is lost alone is less; large drops are many counts
+    shares = _shares_won(won, samples, rare)
+    for _ in range(_DROP_BISECTIONS):
+        middle = (low + high) / 2
+        is_ruled_out = _tail_of_drop(lost, won, samples, middle, shares) <= doubt - rare
+        low, high = (low, middle) if is_ruled_out else (middle, high)
+    return high
+
+
+def _shares_won(won: int, samples: int, doubt: float) -> Column:
+    """Shares won, over all that ``won`` of ``samples`` do not rule out from either side."""
+    most = 1 - Promise(1 - doubt / 2, samples, won).least_accuracy
+    least = Promise(1 - doubt / 2, samples, samples - won).least_accuracy if won else 0.0
+    return np.linspace(least, most, _SHARES)
+
+
+def _tail_of_drop(lost: int, won: int, samples: int, drop: float, shares_won: Column) -> float:
+    """The greatest probability over ``shares_won`` of a score no higher than the one seen, if the drop is ``drop``."""
+    shares = np.minimum(shares_won, (1 - drop) / 2)[:, None]
+    most_lost, most_won = (_most_likely(samples, float(shares.max()) + more) for more in (drop, 0.0))
+    losses, wins = np.arange(most_lost + 1.0)[:, None], np.arange(most_won + 1.0)[None]
+    scores = _scores(losses, wins, samples, drop)
+    seen = float(_scores(np.array([float(lost)]), np.array([float(won)]), samples, drop)[0])
+    losing, winning = np.nonzero((losses + wins <= samples) & (scores <= seen + _ROUNDING))
+    neither, factorials = samples - losing - winning, _log_factorials(samples)
+    ways = factorials[samples] - factorials[losing] - factorials[winning] - factorials[neither]
+    chances = ways + losing * np.log(shares + drop) + neither * np.log(np.maximum(1 - 2 * shares - drop, _TINY))
+    chances += winning * np.log(np.maximum(shares, _TINY))
+    return float(np.exp(chances).sum(axis=1).max())
+
+
+def _most_likely(samples: int, share: float) -> int:
+    """A count that hardly any draw exceeds: eight standard deviations above the mean, and some more."""
+    return min(samples, math.ceil(samples * share + 8 * math.sqrt(samples * share) + 12))
+
+
+def _scores(lost: Column, won: Column, samples: int, drop: float) -> Column:
+    """Tango's statistic: how far the drop seen lies above ``drop``, in standard errors as if it were that."""
+    double, linear = 2 * samples, (2 * samples - lost + won) * drop - lost - won
+    root = np.sqrt(np.maximum(linear**2 + 4 * double * won * drop * (1 - drop), 0.0))
+    share_won = (root - linear) / (2 * double)
+    variance = samples * (2 * share_won + drop * (1 - drop))
+    return np.asarray((lost - won - samples * drop) / np.sqrt(np.maximum(variance, _TINY)))
 
 
 def usual_certainty(count: int, max_drop: float) -> float | None:
@@ -161,7 +218,8 @@ def usual_certainty(count: int, max_drop: float) -> float | None:
 
 def samples_for(max_drop: float) -> float:
     """The fewest samples on which the first way that is measured can be sure to lose at most ``max_drop``."""
-    return math.ceil(math.log((1 - USUAL_CERTAINTY) / 2) / math.log1p(-max_drop)) if 0 < max_drop < 1 else math.inf
+    doubt = (1 - _RARE) * (1 - USUAL_CERTAINTY) / 2
+    return math.ceil(math.log(doubt) / math.log1p(-max_drop)) if 0 < max_drop < 1 else math.inf
 
 
 def is_certain_gain(gains: Column) -> bool:

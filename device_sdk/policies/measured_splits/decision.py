@@ -17,7 +17,7 @@ from device_sdk.offload.client import request_overhead_bytes
 from device_sdk.offload.packing import BITS
 from device_sdk.offload.quantisation import MAX_BITS
 from device_sdk.offload.remote_calls import default_transport
-from device_sdk.offload.remote_model import JPEG, RemoteModel
+from device_sdk.offload.remote_model import IMAGES, JPEG, RemoteModel
 from device_sdk.offload.tail import TailClient, measure_uplink, server_profile
 from device_sdk.policies.measured_splits.device_alone import DeviceAlone, confirmed
 from device_sdk.policies.measured_splits.fastest import NO_LIMITS, SplitLimits, fastest
@@ -253,8 +253,8 @@ def choose(
     """The plan with the least predicted end-to-end latency within ``limits``, from the costs of both sides.
 
     Args:
-        sends_input: the input itself may be sent, then also as ``jpeg`` if a drop is allowed; else only tensors inside
-            the network.
+        sends_input: the input itself may be sent, then also as ``jpeg`` or pixels if a drop is allowed; else only
+            tensors inside the network.
         device_factor: k for a device k times slower than ``ours``.
         fallback: in case the server does not answer; None: the subnet where the device holds it and its memory
             allows it, else an exit, or no answer where there is none before the split.
@@ -394,8 +394,8 @@ def with_split(
     """``plan`` divided as ``cost`` says, its tail run by ``server``; exits behind the split are left out.
 
     The device's part runs in the renditions of ``cost``; behind it the plan's own rest stays. The exits that stay ask
-    no server: with a split the path itself goes on at one. A JPEG goes to the model of the bundle that takes JPEGs, at
-    the same server. ``fallbacks``: in case the server does not answer; by default the rest of the subnet.
+    no server: with a split the path itself goes on at one. An image goes to the model of the bundle that takes JPEGs or
+    pixels, at the same server. ``fallbacks``: in case the server does not answer; by default the rest of the subnet.
     """
     supernet = bundle.supernet
     path = supernet.through(plan.subnet, cost.position)
@@ -405,7 +405,8 @@ def with_split(
         return msgspec.structs.replace(plan, subnet=subnet, split=None)
     bits = cost.bits or (BITS,) * len(supernet.cut_points[cost.position].tensors)
     split = Split(cost.position, bits, cost.tail, server, per_channel=cost.per_channel, compress=cost.compress)
-    if cost.sends == "jpeg":
-        split = Split(0, (), (), RemoteRef(bundle.manifest.name + JPEG, server.digest))
+    if cost.sends != "activations":
+        suffix = JPEG if cost.sends == "jpeg" else IMAGES
+        split = Split(0, (), (), RemoteRef(bundle.manifest.name + suffix, server.digest))
     found = (fallbacks or Fallbacks(supernet, plan, CostModel({}))).applied(split)
     return msgspec.structs.replace(found, subnet=subnet)

@@ -241,4 +241,6 @@ class _Measuring:
 def _way(cost: SplitCost) -> str:
     if cost.sends == "jpeg":
         return "sends the input as JPEG"
+    if cost.sends == "images":
+        return "sends the input as pixels"
     return f"crosses at cut point {cost.position} {cost.coding}" if cost.tail else "stays on the device"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
@@ -63,19 +64,29 @@ class JpegInputs:
         images = self._images[:: max(1, len(self._images) // _SIZED)]
         encoded, encoding_ms = zip(*(_timed(partial(self._encoded, image)) for image in images), strict=True)
         decoding_ms = [_timed(partial(self._decoded, data))[1] for data in encoded]
-        return JpegCoding(round(mean(map(len, encoded))), median(encoding_ms), median(decoding_ms))
+        fitted, fitting_ms = zip(*(_timed(partial(self._fitted, image)) for image in images), strict=True)
+        preparing_ms = [_timed(partial(self._prepared, pixels))[1] for pixels in fitted]
+        pixels = JpegCoding(math.prod(self._shape), median(fitting_ms), median(preparing_ms))
+        return JpegCoding(round(mean(map(len, encoded))), median(encoding_ms), median(decoding_ms), pixels)
 
-    def received(self, batch: int) -> Iterator[Array]:
-        """The images as the server's model gets them, in batches [batch, *input]."""
+    def received(self, batch: int, *, as_pixels: bool = False) -> Iterator[Array]:
+        """The images as the server's model gets them, in batches [batch, *input]; ``as_pixels``: without JPEG."""
         for at in range(0, len(self._images), batch):
-            yield np.concatenate([self._decoded(self._encoded(image)) for image in self._images[at : at + batch]])
+            some = self._images[at : at + batch]
+            yield np.concatenate(
+                [self._prepared(one) if as_pixels else self._decoded(self._encoded(one)) for one in some]
+            )
+
+    def _fitted(self, image: Pixels) -> Pixels:
+        return fit_image(image, self._preprocessing, size=self._shape[1:])
 
     def _encoded(self, image: Pixels) -> bytes:
-        fitted = fit_image(image, self._preprocessing, size=self._shape[1:])
-        return encode_jpeg(fitted, quality=self._quality)
+        return encode_jpeg(self._fitted(image), quality=self._quality)
 
     def _decoded(self, data: bytes) -> Array:
-        pixels = decode_jpeg(data, channels=self._preprocessing.channels)
+        return self._prepared(decode_jpeg(data, channels=self._preprocessing.channels))
+
+    def _prepared(self, pixels: Pixels) -> Array:
         return prepare(pixels, self._preprocessing, input_shape=self._shape)
 
 
@@ -237,8 +248,11 @@ class SplitScore:
         self._sent: list[Codings] | None = None
 
     def drop(self, cost: SplitCost) -> float:
-        """The score of the whole subnet minus that of the split; 0 where nothing differs. A way is measured once."""
-        if cost.head == self._subnet.edges:
+        """The score of the whole subnet minus that of the split; 0 where nothing differs. A way is measured once.
+
+        Pixels of the model's size differ in nothing: the server prepares them as the device does.
+        """
+        if cost.head == self._subnet.edges or (cost.sends == "images" and cost.tail == self._subnet.edges):
             return 0.0
         if _key(cost) not in self._measured:
             self._measured[_key(cost)] = self._measure(cost)
@@ -256,9 +270,10 @@ class SplitScore:
         return np.zeros(len(self._each)) if found is None else found.differences
 
     def _measure(self, cost: SplitCost) -> _Loss:
-        if cost.sends == "jpeg":
-            assert self._jpegs is not None, "the input is sent as JPEG only where there are JPEGs"
-            answers = self._answers(cost.tail, ((some,) for some in self._jpegs.received(_BATCH)))
+        if cost.sends != "activations":
+            assert self._jpegs is not None, "the input is sent as an image only where there are images"
+            received = self._jpegs.received(_BATCH, as_pixels=cost.sends == "images")
+            answers = self._answers(cost.tail, ((some,) for some in received))
         elif cost.tail:
             sent = (_as_received(features, cost) for features in self._after(cost.head))
             answers = self._answers(cost.tail, sent)

@@ -47,15 +47,20 @@ NO_HANDLING = Handling()
 
 @dataclass(frozen=True)
 class JpegCoding:
-    """An input sent as JPEG: its mean size, and the time to encode it here and to decode and prepare it there."""
+    """An input sent as JPEG: its mean size, and the time to encode it here and to decode and prepare it there.
+
+    ``pixels``: the same of the image as it is, fitted to the model's input; None where that is not offered.
+    """
 
     size_bytes: int
     encoding_ms: float = 0.0
     decoding_ms: float = 0.0
+    pixels: JpegCoding | None = None
 
     def slowed(self, factor: float) -> JpegCoding:
         """The same for a device ``factor`` times slower."""
-        return replace(self, encoding_ms=factor * self.encoding_ms)
+        pixels = None if self.pixels is None else self.pixels.slowed(factor)
+        return replace(self, encoding_ms=factor * self.encoding_ms, pixels=pixels)
 
 
 @dataclass(frozen=True)
@@ -129,9 +134,9 @@ class SplitCost:
     """One way to divide a subnet: the device runs up to cut point ``position``, the server the rest.
 
     ``position`` N: all on the device, nothing is sent. ``head``, ``tail``: the edges that device and server run;
-    ``bits`` per value, for each tensor sent. ``sends``: a packet of activations, or at position 0 the input as JPEG,
-    which the server's full model takes; then ``bits`` is empty, and coding counts as packing. ``per_channel``,
-    ``compress``: of the packet; compressed, ``bytes_sent`` is a mean. Latencies are predicted,
+    ``bits`` per value, for each tensor sent. ``sends``: a packet of activations, or at position 0 the input as JPEG or
+    as pixels, which the server's full model takes; then ``bits`` is empty, and coding counts as packing.
+    ``per_channel``, ``compress``: of the packet; compressed, ``bytes_sent`` is a mean. Latencies are predicted,
     at batch 1; ``handling_ms``: time of a call beyond the other parts. ``device_bytes``: weights, once loaded, and the
     largest working set of the device's part, without the rest of the subnet; ``stored_bytes``: its weights in the
     bundle. ``error``: the sum of quantisation errors, used only for ranking.
@@ -151,7 +156,7 @@ class SplitCost:
     stored_bytes: int = 0
     head: tuple[Edge, ...] = ()
     error: float = 0.0
-    sends: Literal["activations", "jpeg"] = "activations"
+    sends: Literal["activations", "jpeg", "images"] = "activations"
     per_channel: bool = False
     compress: bool = False
 
@@ -196,7 +201,7 @@ def split_costs(
     """
     found: list[SplitCost] = []
     if jpeg is not None and sends_input:
-        found += _sent_as_jpeg(supernet, server, uplink, overhead_bytes, handling, jpeg)
+        found += _sent_as_image(supernet, server, uplink, overhead_bytes, handling, jpeg)
     for count in range(len(subnet.edges) + 1):
         own, tail = subnet.edges[:count], subnet.edges[count:]
         if any(edge not in device.edge_costs for edge in own):
@@ -233,26 +238,30 @@ def _device_part(position: int, head: Head) -> SplitCost:
     )
 
 
-def _sent_as_jpeg(
+def _sent_as_image(
     supernet: Supernet, server: CostModel, uplink: Uplink, overhead_bytes: int, handling: Handling, jpeg: JpegCoding
 ) -> Iterator[SplitCost]:
-    """The full model at the server, where its costs there are known."""
+    """The full model at the server, where its costs there are known: the input as JPEG, and as pixels."""
     whole = supernet.original.edges
     if not all(edge in server.edge_costs for edge in whole):
         return
-    size = jpeg.size_bytes + overhead_bytes
-    yield SplitCost(
-        position=0,
-        device_ms=0.0,
-        packing_ms=jpeg.encoding_ms,
-        transfer_ms=uplink.transfer_ms(size),
-        handling_ms=handling.beside_codec_ms(size),
-        unpacking_ms=jpeg.decoding_ms,
-        server_ms=max(server.latency_along_ms(whole), 0.0),
-        bytes_sent=size,
-        tail=whole,
-        sends="jpeg",
-    )
+    ways: list[tuple[Literal["jpeg", "images"], JpegCoding | None]] = [("jpeg", jpeg), ("images", jpeg.pixels)]
+    for sends, coding in ways:
+        if coding is None:
+            continue
+        size = coding.size_bytes + overhead_bytes
+        yield SplitCost(
+            position=0,
+            device_ms=0.0,
+            packing_ms=coding.encoding_ms,
+            transfer_ms=uplink.transfer_ms(size),
+            handling_ms=handling.beside_codec_ms(size),
+            unpacking_ms=coding.decoding_ms,
+            server_ms=max(server.latency_along_ms(whole), 0.0),
+            bytes_sent=size,
+            tail=whole,
+            sends=sends,
+        )
 
 
 def _sent(

@@ -55,7 +55,7 @@ def planned(latency_ms, plan, **shares):
 def test_plans_of_all_kinds_say_which_samples_go_on(capsys):
     own = Plan(Subnet(EDGES))
     asking = planned(5.0, Plan(own.subnet, hard=Ask(MaxConfidence(0.5), SERVER)), share_asked=0.25)
-    crossing = planned(9.0, Plan(own.subnet, split=Split(1, SERVER)))
+    crossing = planned(9.0, Plan(own.subnet, split=Split(1, (8,), EDGES[1:], SERVER)))
     cells = (
         Cell(3.0, 1.0, 0.01, {"device": planned(10.0, own), "ask": asking}),
         Cell(9.0, 1.0, 0.01, {"device": planned(10.0, own), "split": crossing}),

@@ -12,6 +12,7 @@ from device_sdk.policies.deciding.promises import (
     binomial_tail,
     caution_of,
     is_certain_gain,
+    most_drop,
     most_shares,
     samples_for,
     usual_certainty,
@@ -127,3 +128,27 @@ def test_a_certainty_is_usual_where_the_samples_suffice_for_a_way_that_loses_non
     assert usual_certainty(enough - 1, 0.01) is None
     assert caution_of(np.zeros(enough - 1), USUAL_CERTAINTY, turn=1) > 0.01
     assert usual_certainty(10**6, 0.0) is None
+
+
+def test_what_is_won_weighs_against_what_is_lost():
+    alone, with_gains = most_drop(5, 0, 600, 0.9), most_drop(5, 5, 600, 0.9)
+    assert alone == pytest.approx(1 - Promise(0.9, 600, 5).least_accuracy, rel=0.02)
+    assert 0 < with_gains < 0.55 * alone
+    assert most_drop(5, 5, 600, 0.99) > with_gains
+    assert most_drop(0, 9, 600, 0.9) < most_drop(0, 0, 600, 0.9)
+
+
+@pytest.mark.parametrize(("lost", "won"), [(0.01, 0.0), (0.02, 0.01), (0.06, 0.05), (0.3, 0.29)])
+@pytest.mark.parametrize("samples", [60, 400])
+def test_a_bound_of_the_drop_is_exceeded_no_oftener_than_stated(samples, lost, won):
+    counts = np.random.default_rng(samples).multinomial(samples, [lost, won, 1 - lost - won], size=1000)
+    found, times = np.unique(counts[:, :2], axis=0, return_counts=True)
+    below = sum(
+        n for (bad, good), n in zip(found, times, strict=True) if most_drop(bad, good, samples, 0.9) < lost - won
+    )
+    assert below / 1000 <= 0.1 + 3 * (0.09 / 1000) ** 0.5
+
+
+@pytest.mark.parametrize(("lost", "won", "samples"), [(1, 0, 1), (0, 0, 1), (10, 0, 10), (0, 10, 10), (0, 0, 10**5)])
+def test_bounds_of_drops_at_the_edges(lost, won, samples):
+    assert (lost - won) / samples <= most_drop(lost, won, samples, 0.9) <= 1

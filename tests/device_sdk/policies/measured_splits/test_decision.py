@@ -255,6 +255,14 @@ def test_raw_pixels_travel_where_jpeg_loses_too_much_or_is_larger(decide):
     assert any(cost.sends == "jpeg" for cost in found.costs)
 
 
+def test_pixels_go_to_the_model_that_takes_them_and_lose_nothing(decide, bundle):
+    jpeg = dataclasses.replace(SMALL, size_bytes=10**6, pixels=SMALL)
+    found = decide(max_drop=0.0, judge=Judge(lambda cost: 0.0 if cost.sends == "images" else 0.5), jpeg=jpeg)
+    assert found.best.sends == "images"
+    assert found.plan.split.is_whole
+    assert found.plan.split.server.model == f"{bundle.manifest.name}:images"
+
+
 def test_a_jpeg_is_an_input_that_privacy_may_forbid(decide):
     found = decide(sends_input=False, jpeg=SMALL)
     assert all(cost.sends == "activations" and cost.position for cost in found.costs)

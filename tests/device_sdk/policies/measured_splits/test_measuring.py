@@ -10,7 +10,7 @@ import pytest
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.packing import Activations, pack, unpack
 from device_sdk.offload.remote_calls import RemoteReply
-from device_sdk.policies.deciding.promises import Promise, caution_of
+from device_sdk.policies.deciding.promises import Promise, caution_of, most_drop
 from device_sdk.policies.measured_splits.measuring import (
     JpegInputs,
     SplitScore,
@@ -101,8 +101,8 @@ def test_with_a_certainty_the_caution_leads_to_the_bound_on_new_samples(judge, t
     coarse = replace(costs[0], bits=(1,) * len(costs[0].bits))
     drop, count = plain.drop(coarse), len(tiny_bundle.labels)
     assert careful.drop(coarse) == drop
-    share = Promise(1 - 0.1 / 2, count, round(drop * count))  # of 1.0: every difference is a loss
-    assert drop + careful.caution(coarse) == pytest.approx(1 - share.least_accuracy)
+    bound = most_drop(round(drop * count), 0, count, 1 - 0.1 / 2)  # of 1.0: every difference is a loss
+    assert drop + careful.caution(coarse) == pytest.approx(bound)
     fine = replace(costs[0], bits=(8,) * len(costs[0].bits))
     assert careful.drop(fine) == 0.0
     assert careful.caution(fine) == pytest.approx(1 - Promise(1 - 0.1 / 6, count, 0).least_accuracy)  # the second way
@@ -169,6 +169,10 @@ def test_what_a_jpeg_loses_is_judged_on_the_decoded_pixels(judge, bundle, runtim
     found = judge(tiny_bundle.labels, jpegs=jpegs[90])
     share = (_logits(bundle, runtime, received(jpegs[90])).argmax(axis=1) == tiny_bundle.labels).mean()
     assert found.drop(way) == pytest.approx(found.whole - share)
+    assert jpegs[90].coding().pixels.size_bytes == inputs[0].size
+    np.testing.assert_array_equal(np.concatenate(list(jpegs[1].received(16, as_pixels=True))), inputs)
+    pixels_sent = replace(way, sends="images")
+    assert (found.drop(pixels_sent), found.caution(pixels_sent)) == (0.0, 0.0), "the server prepares them alike"
 
 
 def _logits(bundle, runtime, inputs):

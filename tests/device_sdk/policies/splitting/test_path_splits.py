@@ -134,6 +134,15 @@ def test_the_input_as_jpeg_comes_first_and_runs_the_full_model_at_the_server(ela
     assert all(cost.sends == "activations" for cost in unseen)
 
 
+def test_the_input_as_pixels_follows_its_jpeg_and_is_coded_on_the_slow_device(elastic_supernet, uniform_costs):
+    supernet = elastic_supernet(4)
+    jpeg = JpegCoding(1_000, encoding_ms=0.5, decoding_ms=0.25, pixels=JpegCoding(4_900, 0.01, 0.02))
+    both = {"device": uniform_costs(supernet), "server": uniform_costs(supernet, scale=0.1)}
+    found = split_costs(supernet, supernet.original, **both, uplink=Uplink(8), overhead_bytes=100, jpeg=jpeg.slowed(10))
+    assert [cost.sends for cost in found[:3]] == ["jpeg", "images", "activations"]
+    assert found[1].latency_ms == pytest.approx(0.1 + 5.0 + 0.02 + 0.4)
+
+
 def sent_with(supernet, uniform_costs, coding, *, mbps, factor=1.0, widths=(8, 2)):
     """Ways at cut point 1 of a network of two blocks."""
     costs = uniform_costs(supernet)
