@@ -216,10 +216,16 @@ def usual_certainty(count: int, max_drop: float) -> float | None:
     return USUAL_CERTAINTY if count >= samples_for(max_drop) else None
 
 
+@lru_cache(maxsize=64)
 def samples_for(max_drop: float) -> float:
-    """The fewest samples on which the first way that is measured can be sure to lose at most ``max_drop``."""
-    doubt = (1 - _RARE) * (1 - USUAL_CERTAINTY) / 2
-    return math.ceil(math.log(doubt) / math.log1p(-max_drop)) if 0 < max_drop < 1 else math.inf
+    """The fewest samples, about, on which the first way that is measured can be sure to lose at most ``max_drop``."""
+    if not 0 < max_drop < 1:
+        return math.inf
+    certainty = 1 - (1 - USUAL_CERTAINTY) / 2
+    count = math.ceil(math.log(1 - certainty) / math.log1p(-max_drop))
+    while most_drop(0, 0, count, certainty) > max_drop:
+        count = max(count + 1, math.ceil(1.01 * count))
+    return count
 
 
 def is_certain_gain(gains: Column) -> bool:

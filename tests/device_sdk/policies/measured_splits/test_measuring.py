@@ -10,7 +10,7 @@ import pytest
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.packing import Activations, pack, unpack
 from device_sdk.offload.remote_calls import RemoteReply
-from device_sdk.policies.deciding.promises import Promise, caution_of, most_drop
+from device_sdk.policies.deciding.promises import caution_of, most_drop
 from device_sdk.policies.measured_splits.measuring import (
     JpegInputs,
     SplitScore,
@@ -105,7 +105,7 @@ def test_with_a_certainty_the_caution_leads_to_the_bound_on_new_samples(judge, t
     assert drop + careful.caution(coarse) == pytest.approx(bound)
     fine = replace(costs[0], bits=(8,) * len(costs[0].bits))
     assert careful.drop(fine) == 0.0
-    assert careful.caution(fine) == pytest.approx(1 - Promise(1 - 0.1 / 6, count, 0).least_accuracy)  # the second way
+    assert careful.caution(fine) == pytest.approx(most_drop(0, 0, count, 1 - 0.1 / 6))  # the second way
 
 
 @pytest.mark.parametrize("turn", [1, 5])
