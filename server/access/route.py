@@ -23,7 +23,8 @@ class Route:
     ``scope``: that a client needs; None: public, so it must reveal nothing about bundles, devices, jobs and tokens.
     ``body_types``: that a server without tokens takes, empty for any: a page of another site can send a form, but not
     without the header Origin. Forms are received into files. ``for_people``: also takes the token as a browser's
-    password. Browsers attach it to cross-site requests too, so such a route must change nothing.
+    password. Browsers attach it to cross-site requests too, so such a route must change nothing. ``takes``: the type
+    that a JSON body is checked by, for the OpenAPI document.
     """
 
     def __init__(
@@ -35,10 +36,11 @@ class Route:
         methods: Collection[str] = ("GET",),
         body_types: Collection[str] = (),
         for_people: bool = False,
+        takes: type[Any] | None = None,
     ) -> None:
         self._handler = partial(handler, *parts)
         self.scope, self.lane, self.methods = scope, lane, methods  # Flask reads the methods
-        self.body_types, self.for_people = body_types, for_people
+        self.body_types, self.for_people, self.takes = body_types, for_people, takes
 
     def __call__(self, **values: Any) -> Response:
         """The reply to the current request."""

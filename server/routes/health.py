@@ -1,14 +1,15 @@
-"""``GET /health``: liveness and load; ``/ready``: readiness; both without a token. ``/metrics``: for operators."""
+"""``GET /health``: liveness and load; ``/ready``: readiness; both without a token, as ``/openapi.json``."""
 
 from __future__ import annotations
 
-from flask import Blueprint, Response, jsonify
+from flask import Blueprint, Response, current_app, jsonify
 
 from device_sdk import __version__
 from server.access.route import Route
 from server.access.scopes import Scope
 from server.http.serving import Lane
 from server.metrics import CONTENT_TYPE
+from server.openapi import document
 from server.services import Services
 
 _RETRY_S = "5"
@@ -20,7 +21,12 @@ def routes(services: Services) -> Blueprint:
     blueprint.add_url_rule("/health", "health", Route(_health, services, scope=None, lane=Lane.QUICK))
     blueprint.add_url_rule("/ready", "ready", Route(_ready, services, scope=None, lane=Lane.QUICK))
     blueprint.add_url_rule("/metrics", "metrics", Route(_metrics, services, scope=Scope.OPERATOR))
+    blueprint.add_url_rule("/openapi.json", "openapi", Route(_openapi, scope=None, lane=Lane.QUICK))
     return blueprint
+
+
+def _openapi() -> Response:
+    return jsonify(document(current_app))
 
 
 def _metrics(services: Services) -> Response:

@@ -15,6 +15,7 @@ from server.access.scopes import Scope
 from server.errors import MalformedError, NotFoundError
 from server.http.request_body import read_body
 from server.jobs.intake import take_job
+from server.jobs.job_request import JobRequest
 from server.jobs.store import NO_JOB, NO_JOB_HINT, Job, State
 from server.jobs.worker import without_paths
 from server.services import Services
@@ -23,7 +24,7 @@ _LOG_BYTES = 65_536
 _PUBLISH_BYTES = 4096
 
 
-class _Publication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Publication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``name``: under which the bundle is served; None: that of the job."""
 
     name: str | None = None
@@ -33,9 +34,10 @@ def routes(services: Services) -> Blueprint:
     """The routes of jobs."""
     blueprint = Blueprint("jobs", __name__, url_prefix="/v1/jobs")
     route = partial(Route, scope=Scope.PACKAGE)
-    publish = Route(_publish, services, scope=Scope.OPERATOR, methods=("POST",), body_types=(JSON,))
+    publish = Route(_publish, services, scope=Scope.OPERATOR, methods=("POST",), body_types=(JSON,), takes=Publication)
+    add = route(_add, services, methods=("POST",), body_types=(JSON, FORM), takes=JobRequest)
     blueprint.add_url_rule("", "list", route(_list, services))
-    blueprint.add_url_rule("", "add", route(_add, services, methods=("POST",), body_types=(JSON, FORM)))
+    blueprint.add_url_rule("", "add", add)
     blueprint.add_url_rule("/<job_id>", "describe", route(_describe, services))
     blueprint.add_url_rule("/<job_id>", "cancel", route(_cancel, services, methods=("DELETE",)))
     blueprint.add_url_rule("/<job_id>/log", "log", route(_log, services))
@@ -78,7 +80,7 @@ def _cancel(services: Services, job_id: str) -> Response:
 def _publish(services: Services, job_id: str) -> Response:
     body = read_body(request, max_bytes=_PUBLISH_BYTES)
     try:
-        asked = decode_json(body, _Publication) if body else _Publication()
+        asked = decode_json(body, Publication) if body else Publication()
     except ValueError as error:
         raise MalformedError(f"the publication is invalid: {error}", hint='send {} or {"name": "NAME"}') from error
     return jsonify(_described(services, services.runner.publish(job_id, name=asked.name, by=client().name)))

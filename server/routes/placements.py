@@ -79,7 +79,9 @@ class PlacementRequest(msgspec.Struct, frozen=True):
 def routes(services: Services) -> Blueprint:
     """The route of placements."""
     blueprint = Blueprint("placements", __name__, url_prefix="/v1/placements")
-    blueprint.add_url_rule("", "decide", Route(_decide, services, scope=Scope.DEVICE, methods=("POST",)))
+    blueprint.add_url_rule(
+        "", "decide", Route(_decide, services, scope=Scope.DEVICE, methods=("POST",), takes=PlacementRequest)
+    )
     return blueprint
 
 

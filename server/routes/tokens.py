@@ -20,14 +20,14 @@ _MAX_BYTES = 4096
 CODE_MINUTES, TOKEN_DAYS = 15.0, 90.0
 
 
-class _Enrolment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Enrolment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``device``: may be left out if the code is for one."""
 
     code: Annotated[str, msgspec.Meta(max_length=100)]
     device: str | None = None
 
 
-class _NewCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NewCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``device``: None for any new one; ``expires_days``: validity of the token."""
 
     device: str | None = None
@@ -39,9 +39,12 @@ def routes(services: Services) -> Blueprint:
     """The routes of tokens and enrolment."""
     blueprint = Blueprint("tokens", __name__, url_prefix="/v1")
     route = partial(Route, scope=Scope.ADMIN)
-    enrol = Route(_enrol, services, scope=None, methods=("POST",))  # the code in the body stands in for a token
+    enrol = Route(  # the code in the body stands in for a token
+        _enrol, services, scope=None, methods=("POST",), takes=Enrolment
+    )
+    new_code = route(_new_code, services, methods=("POST",), takes=NewCode)
     blueprint.add_url_rule("/enrolments", "enrol", enrol)
-    blueprint.add_url_rule("/enrolment-codes", "new_code", route(_new_code, services, methods=("POST",)))
+    blueprint.add_url_rule("/enrolment-codes", "new_code", new_code)
     blueprint.add_url_rule("/tokens", "list", route(_list, services))
     blueprint.add_url_rule("/tokens/<name>", "revoke", route(_revoke, services, methods=("DELETE",)))
     return blueprint
@@ -50,14 +53,14 @@ def routes(services: Services) -> Blueprint:
 def _enrol(services: Services) -> Response:
     address, attempts = request.remote_addr or "unknown", services.enrolment_attempts
     attempts.take(address)
-    asked = read_json(request, _Enrolment, max_bytes=_MAX_BYTES)
+    asked = read_json(request, Enrolment, max_bytes=_MAX_BYTES)
     made = services.enrolments.exchange(asked.code, asked.device)
     attempts.forgive(address)
     return _created(token=made.token, device=made.device, scope="device", expires=made.expires)
 
 
 def _new_code(services: Services) -> Response:
-    asked = read_json(request, _NewCode, max_bytes=_MAX_BYTES)
+    asked = read_json(request, NewCode, max_bytes=_MAX_BYTES)
     minutes, days = asked.expires_minutes, asked.expires_days
     code = services.enrolments.new_code(device=asked.device, minutes=minutes, days=days)
     return _created(code=code, device=asked.device, expires_minutes=minutes, expires_days=days)
