@@ -69,6 +69,7 @@ def _promise(promise: Promise) -> dict[str, Any]:
         "certainty": promise.certainty,
         "samples": promise.samples,
         "wrong": promise.wrong,
+        "won": promise.won,
         "least_accuracy": promise.least_accuracy,
     }
 
@@ -129,7 +130,8 @@ def _lines(found: Found) -> Iterator[str]:
 def _promise_line(promise: Promise, *, is_drop: bool) -> str:
     least, count = promise.least_accuracy, f"{promise.wrong} of {promise.samples} new samples were"
     if is_drop:
-        return f"with a certainty of {promise.certainty:.0%} it loses at most {1 - least:.1%}: {count} lost"
+        won = f", {promise.won} won" if promise.won else ""
+        return f"with a certainty of {promise.certainty:.0%} it loses at most {1 - least:.1%}: {count} lost{won}"
     return f"with a certainty of {promise.certainty:.0%} its accuracy is at least {least:.1%}: {count} answered wrongly"
 
 

@@ -22,7 +22,7 @@ SHARES_CERTAINTY = 0.9  # of shares of samples that are sent on, where a goal st
 
 _ROUNDING = 1e-9  # of sums of differences
 _CAUTION = 0.5  # standard errors of a drop without a certainty
-_BISECTIONS, _DROP_BISECTIONS = 40, 16
+_BISECTIONS, _DROP_BISECTIONS = 40, 14
 _RARE = 0.01  # of the doubt, that the share won lies outside of the shares that are tried
 _SHARES = 12
 _MOST_TERMS, _CONVERGED, _TINY = 500, 1e-12, 1e-300
@@ -34,17 +34,20 @@ Column = npt.NDArray[np.float64]
 class Promise:
     """Evidence for an accuracy: of a plan's answers to ``samples`` new samples, ``wrong`` were wrong.
 
-    Of a drop, only what the reference answers rightly and the plan does not is ``wrong``: what is won only makes the
-    drop smaller. An accuracy of ``1 - drop`` is then a drop.
+    With ``won`` it is evidence for a drop: ``wrong`` is what the reference answers rightly and the plan does not,
+    ``won`` what the plan does and the reference does not. An accuracy of ``1 - drop`` is then a drop.
     """
 
     certainty: float
     samples: int
     wrong: int
+    won: int | None = None
 
     @property
     def least_accuracy(self) -> float:
-        """Lower bound of the accuracy at this certainty, to 1e-9."""
+        """Lower bound of the accuracy at this certainty, to 1e-9; of a drop to 1e-4 of it."""
+        if self.won is not None and self.samples:
+            return 1 - most_drop(self.wrong, self.won, self.samples, self.certainty)
         low, high = 0.0, 1.0
         while high - low > 1e-9:
             middle = (low + high) / 2
@@ -52,14 +55,18 @@ class Promise:
         return low
 
     def holds(self, accuracy: float) -> bool:
-        """True if an accuracy below ``accuracy`` is ruled out with the certainty (exact binomial test)."""
+        """True if an accuracy below ``accuracy`` is ruled out with the certainty (exact test)."""
         return self.doubt(accuracy) <= 1 - self.certainty
 
     def doubt(self, accuracy: float) -> float:
         """The greatest probability of so few wrong answers if the accuracy were below ``accuracy``, 0 to 1."""
         if accuracy <= 0:
             return 0.0
-        return float(self.wrong == 0) if accuracy >= 1 else binomial_tail(self.wrong, self.samples, 1 - accuracy)
+        if self.won is not None and self.samples:
+            rare = _RARE * (1 - self.certainty)
+            shares = _shares_won(self.won, self.samples, rare)
+            return min(1.0, _tail_of_drop(self.wrong, self.won, self.samples, max(1 - accuracy, 0.0), shares) + rare)
+        return 1.0 if accuracy >= 1 else binomial_tail(self.wrong, self.samples, 1 - accuracy)
 
 
 def binomial_tail(successes: int, trials: int, probability: float) -> float:
@@ -192,7 +199,11 @@ def _tail_of_drop(lost: int, won: int, samples: int, drop: float, shares_won: Co
     losing, winning = np.nonzero((losses + wins <= samples) & (scores <= seen + _ROUNDING))
     neither, factorials = samples - losing - winning, _log_factorials(samples)
     ways = factorials[samples] - factorials[losing] - factorials[winning] - factorials[neither]
-    chances = ways + losing * np.log(shares + drop) + neither * np.log(np.maximum(1 - 2 * shares - drop, _TINY))
+    chances = (
+        ways
+        + losing * np.log(np.maximum(shares + drop, _TINY))
+        + neither * np.log(np.maximum(1 - 2 * shares - drop, _TINY))
+    )
     chances += winning * np.log(np.maximum(shares, _TINY))
     return float(np.exp(chances).sum(axis=1).max())
 

@@ -189,10 +189,13 @@ class Trial:
         route = whole_route(self.supernet, plan, self.evidence, self.costs)
         if not route.accuracy_known:
             return Promise(certainty, 0, 0)
-        answered, wrong = route.answered, route.answered & ~route.correct.astype(bool)
+        answered, right, won = route.answered, route.correct.astype(bool), None
+        wrong = answered & ~right
         if self.drop_from is not None:
-            wrong &= self.evidence.right(self.evidence.ends[self.drop_from[0]])
-        return Promise(certainty, int(np.count_nonzero(answered)), int(np.count_nonzero(wrong)))
+            reference = self.evidence.right(self.evidence.ends[self.drop_from[0]])
+            won = int(np.count_nonzero(answered & right & ~reference))
+            wrong &= reference
+        return Promise(certainty, int(np.count_nonzero(answered)), int(np.count_nonzero(wrong)), won)
 
 
 @dataclass(frozen=True)
@@ -261,8 +264,10 @@ class PromisedPlans:
 
         def doubt(choice: Choice) -> float:
             seen = self.seen.promise(choice.plan, certainty)
-            wrong, answered = (round(one * count / self.seen.evidence.count) for one in (seen.wrong, seen.samples))
-            return Promise(certainty, answered, wrong).doubt(least)
+            share = count / self.seen.evidence.count
+            answered, wrong = round(share * seen.samples), round(share * seen.wrong)
+            won = None if seen.won is None else min(round(share * seen.won), answered - wrong)
+            return Promise(certainty, answered, wrong, won).doubt(least)
 
         fitting = [
             replace(one, misses={}, by_kind=nearest.by_kind)
