@@ -41,6 +41,6 @@ def _grid(costs: Sequence[SplitCost]) -> list[SplitCost]:
         cost
         for cost in costs
         if not cost.tail
-        or cost.sends == "jpeg"
+        or cost.sends != "activations"
         or (cost.position % EVERY == 0 and cost.bits[0] in WIDTHS and len({edge.rendition for edge in cost.head}) <= 1)
     ]

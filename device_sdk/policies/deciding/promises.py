@@ -199,13 +199,12 @@ def _tail_of_drop(lost: int, won: int, samples: int, drop: float, shares_won: Co
     losing, winning = np.nonzero((losses + wins <= samples) & (scores <= seen + _ROUNDING))
     neither, factorials = samples - losing - winning, _log_factorials(samples)
     ways = factorials[samples] - factorials[losing] - factorials[winning] - factorials[neither]
-    chances = (
-        ways
-        + losing * np.log(np.maximum(shares + drop, _TINY))
-        + neither * np.log(np.maximum(1 - 2 * shares - drop, _TINY))
-    )
-    chances += winning * np.log(np.maximum(shares, _TINY))
+    chances = ways + losing * _log(shares + drop) + winning * _log(shares) + neither * _log(1 - 2 * shares - drop)
     return float(np.exp(chances).sum(axis=1).max())
+
+
+def _log(shares: Column) -> Column:
+    return np.asarray(np.log(np.maximum(shares, _TINY)))
 
 
 def _most_likely(samples: int, share: float) -> int:

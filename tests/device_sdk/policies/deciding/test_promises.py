@@ -139,17 +139,34 @@ def test_what_is_won_weighs_against_what_is_lost():
     assert most_drop(0, 9, 600, 0.9) < most_drop(0, 0, 600, 0.9)
 
 
-@pytest.mark.parametrize(("lost", "won"), [(0.01, 0.0), (0.02, 0.01), (0.06, 0.05), (0.3, 0.29)])
-@pytest.mark.parametrize("samples", [60, 400])
+@pytest.mark.parametrize(("lost", "won"), [(0.01, 0.0), (0.02, 0.01), (0.2, 0.19)])
+@pytest.mark.parametrize("samples", [40, 200])
 def test_a_bound_of_the_drop_is_exceeded_no_oftener_than_stated(samples, lost, won):
-    counts = np.random.default_rng(samples).multinomial(samples, [lost, won, 1 - lost - won], size=1000)
+    counts = np.random.default_rng(samples).multinomial(samples, [lost, won, 1 - lost - won], size=400)
     found, times = np.unique(counts[:, :2], axis=0, return_counts=True)
     below = sum(
         n for (bad, good), n in zip(found, times, strict=True) if most_drop(bad, good, samples, 0.9) < lost - won
     )
-    assert below / 1000 <= 0.1 + 3 * (0.09 / 1000) ** 0.5
+    assert below / 400 <= 0.1 + 3 * (0.09 / 400) ** 0.5
 
 
 @pytest.mark.parametrize(("lost", "won", "samples"), [(1, 0, 1), (0, 0, 1), (10, 0, 10), (0, 10, 10), (0, 0, 10**5)])
 def test_bounds_of_drops_at_the_edges(lost, won, samples):
     assert (lost - won) / samples <= most_drop(lost, won, samples, 0.9) <= 1
+
+
+def test_a_promise_of_a_drop_counts_what_is_won():
+    paired = Promise(0.9, 400, 4, won=4)
+    assert paired.holds(0.985)
+    assert not Promise(0.9, 400, 4, won=0).holds(0.985)
+    assert paired.least_accuracy == pytest.approx(1 - most_drop(4, 4, 400, 0.9))
+    assert paired.holds(paired.least_accuracy - 1e-3)
+    assert not paired.holds(paired.least_accuracy + 1e-3)
+
+
+def test_no_drop_at_all_is_shown_by_what_is_won_alone():
+    assert not Promise(0.9, 100, 5).holds(1.0)
+    assert not Promise(0.9, 100, 0, won=0).holds(1.0)
+    assert not Promise(0.9, 400, 5, won=5).holds(1.0)
+    assert Promise(0.9, 400, 0, won=40).holds(1.0)
+    assert not Promise(0.9, 0, 0, won=0).holds(0.5)
