@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,7 +14,7 @@ from device_sdk.bundles.bundle import BLOBS
 from device_sdk.delivery.blob_writer import BlobWriter
 from device_sdk.delivery.schedule import Schedule, transient
 from device_sdk.delivery.store import BundleStore
-from device_sdk.errors import BlobError, TransferError
+from device_sdk.errors import BlobError, ProtocolError, TransferError
 from device_sdk.transports.port import Reply, Transport, require_success
 
 NextStep = Literal["append", "replace", "complete", "again"]
@@ -59,7 +60,25 @@ def next_step(status: int, headers: Mapping[str, str], *, offset: int) -> NextSt
     return "again"
 
 
+def address_elsewhere(reply: Reply, url: str) -> str | None:
+    """The address in an object store that the server sends a request for ``url`` to; None if it answers itself.
+
+    The transport sends the server's token to no other origin.
+
+    Raises:
+        ProtocolError: no address, or one that leaves https.
+    """
+    if reply.status != 307:
+        return None
+    address = reply.headers.get("location", "")
+    scheme = address.partition("://")[0].lower()
+    if scheme not in ("http", "https") or (url.startswith("https:") and scheme != "https"):
+        raise ProtocolError(f"the server redirects a blob to {address[:40]!r}")
+    return address
+
+
 CONNECTIONS = 4
+TAKES, SIGNED_URL = "Pathweave-Takes", "signed-url"  # a header: the client follows an address in an object store
 UNSIZED_MAX_BYTES = 2**31  # limit of a blob whose size the manifest does not state; protobuf has the same limit
 REQUESTS_PER_BLOB = 100  # regardless of progress
 ALTERED_TRIES = 2  # the first may have resumed from a damaged orphan
@@ -150,6 +169,7 @@ class _Transfer:
         self._etag: str | None = None
         self._failures = 0  # consecutive, without a new byte
         self._altered = 0
+        self._takes_urls = True  # of a store, until one of them fails
 
     def run(self) -> None:
         """Run until the blob is in the store."""
@@ -186,18 +206,41 @@ class _Transfer:
         offset = self._writer.size
         if offset and offset == self._size:
             return
-        with self._fetcher.transport.send(
-            "GET",
-            f"{self._fetcher.url}/{BLOBS}/{self._name}",
-            headers=request_headers(offset, self._etag),
-            deadlines=self._fetcher.schedule.left(),
-            max_bytes=UNSIZED_MAX_BYTES if self._size is None else self._size,
-        ) as reply:
-            if not (reply.status == 416 and offset):
-                require_success(reply, what=self._what)
-            self._take(reply, offset)
+        url = f"{self._fetcher.url}/{BLOBS}/{self._name}"
+        offer = {TAKES: SIGNED_URL} if self._takes_urls else {}
+        with self._send(url, request_headers(offset, self._etag) | offer) as reply:
+            elsewhere = address_elsewhere(reply, url) if self._takes_urls else None
+            if elsewhere is None:
+                self._accept(reply, offset)
+        if elsewhere is not None:
+            self._fetch_from_store(elsewhere, offset)
         if self._size is not None and self._writer.size < self._size:
             raise TransferError(f"{self._what} ended after {self._writer.size} of {self._size} bytes")
+
+    def _fetch_from_store(self, address: str, offset: int) -> None:
+        """Fetch from the address that the server signed; if that fails, all further requests go to the server."""
+        try:
+            with self._send(address, request_headers(offset, None)) as reply:  # the store has etags of its own
+                self._accept(reply, offset)
+        except TransferError as error:
+            self._takes_urls = False
+            raise TransferError(f"{self._what} did not come from the server's store: {error}") from error
+        finally:
+            self._etag = None
+
+    def _send(self, url: str, headers: Mapping[str, str]) -> AbstractContextManager[Reply]:
+        return self._fetcher.transport.send(
+            "GET",
+            url,
+            headers=headers,
+            deadlines=self._fetcher.schedule.left(),
+            max_bytes=UNSIZED_MAX_BYTES if self._size is None else self._size,
+        )
+
+    def _accept(self, reply: Reply, offset: int) -> None:
+        if not (reply.status == 416 and offset):
+            require_success(reply, what=self._what)
+        self._take(reply, offset)
 
     def _take(self, reply: Reply, offset: int) -> None:
         step = next_step(reply.status, reply.headers, offset=offset)
