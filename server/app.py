@@ -10,6 +10,7 @@ from server.access.recent import RecentDecisions
 from server.access.route import find_routes
 from server.http.memory_budget import MemoryBudget
 from server.http.replies import answer_errors
+from server.http.request_log import identify_requests
 from server.http.serving import ADMIT_BODY, LANE_OF, Lane
 from server.routes import bundles, health, inference, jobs, logs, page, placements, split, tokens
 from server.services import Services
@@ -47,6 +48,7 @@ def create_app(settings: Settings, *, services: Services | None = None) -> Flask
     app.url_map.merge_slashes = False  # addresses with repeated slashes are not found
     app.url_map.strict_slashes = False
     services.metrics.observe(app)
+    identify_requests(app)
     answer_errors(app, refused=services.metrics.refused)
     ask_for_tokens(app, services.gate, recent, allowed_hosts=settings.allowed_hosts)
     for kind in ROUTES:

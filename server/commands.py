@@ -71,6 +71,7 @@ _gigabytes = partial(click.option, type=float, show_default=True, callback=_time
 @click.option(
     "--drain-s", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Time to finish requests."
 )
+@click.option("--log-json", is_flag=True, help="Log JSON lines, also one for each request, with its id.")
 @click.option("--check", is_flag=True, help="Say whether database and bundles can be used, and end.")
 @json_option
 @click.pass_context
@@ -84,6 +85,7 @@ def serve(
     data: Path | None,
     allow_anyone: bool,
     drain_s: float,
+    log_json: bool,
     check: bool,
     as_json: bool,
     **settings: Any,
@@ -101,6 +103,10 @@ def serve(
     if check:
         _check(chosen, as_json=as_json)
         return
+    if log_json:
+        from server.http.request_log import log_as_json
+
+        log_as_json()
     _serve(chosen, host=host, port=port, allow_anyone=allow_anyone, drain_s=drain_s, as_json=as_json)
 
 
