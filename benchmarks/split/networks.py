@@ -101,8 +101,8 @@ def _efficientnet(options: BenchOptions) -> SplitNetwork:
         progress=options.progress,
     )
     found = []
-    for part, limit in (("search", 600), ("report", 300)):
-        photographs = load_photographs(options.data_folder, (part,), limit=limit)
+    for parts, limit in ((("search", "calibration"), 600), (("report",), 300)):
+        photographs = load_photographs(options.data_folder, parts, limit=limit)
         found.append(Judged(photographs.images, photographs.labels))
     return SplitNetwork(name, _kept(job, name, options), "accuracy", found[0], found[1])
 

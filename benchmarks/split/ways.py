@@ -114,6 +114,9 @@ def way_of(cost: SplitCost) -> Way:
 class LossJudge(DropJudge, Protocol):
     """Measures the loss of a way too."""
 
+    def decision(self) -> DropJudge:
+        """The judge of one decision."""
+
     def keeps(self, way: Way, max_drop: float) -> bool:
         """True if ``way`` keeps the drop by what these images can tell."""
 
@@ -145,7 +148,8 @@ class Known:
 
         And the same among the ways of one kind, where one keeps the drop.
         """
-        limits = SplitLimits(max_drop=MAX_DROP, judge=self.judge, measured_s=max(0.0, self.left_s()))
+        judge = self.judge.decision()
+        limits = SplitLimits(max_drop=MAX_DROP, judge=judge, measured_s=max(0.0, self.left_s()))
         decision = self._decide(along(self.bundle, "fp32"), factor, limits, sends_input=sends_input)
         kinds: dict[str, Callable[[SplitCost], bool]] = {
             BEST_HERE: lambda cost: not cost.tail,
@@ -155,7 +159,7 @@ class Known:
         for name, is_kind in kinds.items():
             some = [cost for cost in decision.costs if is_kind(cost)]
             with contextlib.suppress(UsageError):  # nothing of this kind keeps the drop
-                left = replace(limits, measured_s=max(0.0, self.left_s()))
+                left = replace(limits, judge=self.judge.decision(), measured_s=max(0.0, self.left_s()))
                 found[name] = way_of(fastest(some, along(self.bundle, "fp32"), left).best)
         return found | {OURS: way_of(decision.best)}
 
