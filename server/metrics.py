@@ -91,19 +91,9 @@ class Metrics:
         """A request was refused, for a reason that the type of ``error`` names."""
         self._refused.labels(type(error).__name__.removesuffix("Error")).inc()
 
-    def counted(self, admit: AdmitBody) -> AdmitBody:
+    def counted(self, admit: AdmitBody) -> CountedAdmission:
         """``admit``, with what it refuses counted."""
-
-        def admitted(
-            method: str, path: str, headers: Mapping[str, str], *, address: str, body_bytes: int
-        ) -> Reservation:
-            try:
-                return admit(method, path, headers, address=address, body_bytes=body_bytes)
-            except RequestError as error:
-                self.refused(error)
-                raise
-
-        return admitted
+        return CountedAdmission(admit, self.refused)
 
     def batch(self, rows: int, waits_s: Sequence[float]) -> None:
         """A batch of ``rows`` begins; the requests whose first rows it has waited ``waits_s``."""
@@ -114,6 +104,23 @@ class Metrics:
     def text(self) -> bytes:
         """Everything in Prometheus' text format."""
         return generate_latest(self._registry)
+
+
+class CountedAdmission:
+    """``admit``, which tells ``refused`` of each request that it refuses."""
+
+    def __init__(self, admit: AdmitBody, refused: Callable[[RequestError], None]) -> None:
+        self.admit, self._refused = admit, refused
+
+    def __call__(
+        self, method: str, path: str, headers: Mapping[str, str], *, address: str, body_bytes: int
+    ) -> Reservation:
+        """As ``admit``."""
+        try:
+            return self.admit(method, path, headers, address=address, body_bytes=body_bytes)
+        except RequestError as error:
+            self._refused(error)
+            raise
 
 
 class _States:

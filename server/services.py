@@ -71,7 +71,7 @@ class Services:
             self.runner.start()
 
     def _states(self) -> list[Reading]:
-        """What a scrape reads."""
+        """Gauges that a scrape reads."""
         return [
             Reading(
                 "pathweave_inference_requests",

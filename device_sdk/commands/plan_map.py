@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from device_sdk.files.drawing import INK, SOFT, Box, Drawing, Shape, Text
-from device_sdk.policies.measured_splits.region import Cell, Kind, Way
+from device_sdk.policies.measured_splits.region import Cell, HasLatency, Kind
 from device_sdk.policies.planning.plan_region import PlannedWay
 from device_sdk.policies.splitting.path_splits import SplitCost
 
@@ -99,7 +99,7 @@ def _server(cells: Sequence[Cell]) -> str:
     return "the connected server" if planned else "a server as fast as this machine"
 
 
-def _way(best: Way) -> str:
+def _way(best: HasLatency) -> str:
     """The place and the width at which a way crosses, or the samples that go on."""
     if isinstance(best, PlannedWay):
         return _plan_words(best)
@@ -138,7 +138,7 @@ def described_cells(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     ]
 
 
-def _described(best: Way | None) -> dict[str, Any]:
+def _described(best: HasLatency | None) -> dict[str, Any]:
     """Further facts about the best way."""
     if isinstance(best, PlannedWay):
         split, cost = best.plan.split, best.cost

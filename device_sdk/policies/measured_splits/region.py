@@ -29,7 +29,7 @@ MAX_DROPS = (0.0, 0.01, 0.03)
 MEASURED_S = 120.0  # of measuring losses, for all cells together
 
 
-class Way(Protocol):
+class HasLatency(Protocol):
     """A way to answer samples."""
 
     @property
@@ -49,7 +49,7 @@ class Cell:
     mbps: float
     device_factor: float
     max_drop: float | None
-    fastest: Mapping[Kind, Way]
+    fastest: Mapping[Kind, HasLatency]
     not_measured: int = 0
 
     @property
@@ -58,7 +58,7 @@ class Cell:
         return min(self.fastest, key=lambda kind: self.fastest[kind].latency_ms, default=None)
 
     @property
-    def best(self) -> Way | None:
+    def best(self) -> HasLatency | None:
         """The fastest way."""
         return None if self.kind is None else self.fastest[self.kind]
 

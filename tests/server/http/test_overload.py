@@ -238,7 +238,7 @@ def test_gzip_bodies_are_refused_before_they_fill_the_memory(serve, tiny, gated)
 
 def test_memory_is_given_back_however_a_request_ends(serve, tiny):
     server = serve(tiny.folder, limits=BRIEF)
-    budget = server.server._server.admit._memory
+    budget = server.server._server.admit.admit._memory
     assert server.ask(INFER, method="POST", body=b"{}").status == 400
     with connect(at(server)) as connection:
         connection.sendall(head(INFER, 1_000_000) + b"x")

@@ -36,10 +36,11 @@ def test_operations_have_names_of_their_own(told):
 
 
 def test_bodies_are_described_by_the_type_that_checks_them(server, told):
-    schema = told["components"]["schemas"]["NewCode"]
-    assert schema["properties"]["expires_minutes"]["exclusiveMinimum"] == 0
-    assert schema["additionalProperties"] is False
-    assert server.post("/v1/enrolment-codes", {"expires_minutes": 0}).status == 400
+    schema = told["components"]["schemas"]["PlacementRequest"]
+    assert schema["properties"]["search_ms"]["minimum"] == 0
+    assert server.post("/v1/placements", {"bundle": "tiny", "search_ms": -1}).status == 400
+    assert server.post("/v1/placements", {"bundle": "tiny", "search_ms": 1}).status == 200
+    assert told["components"]["schemas"]["NewCode"]["additionalProperties"] is False
 
 
 def test_only_public_addresses_need_no_token(told):
