@@ -102,10 +102,10 @@ def _write(model: OfferedModel, repository: Path, batching: Batching, *, replace
     folder = repository / model.name
     version = folder / model.version
     origin = json.dumps({"bundle": model.bundle.digest, "model": model.name}, indent=1).encode() + b"\n"
-    known = version / ORIGIN
+    known, path = version / ORIGIN, version / _MODEL
     if known.exists() and known.read_bytes() != origin:
         raise UsageError(f"{version} comes from another bundle", hint="export to another folder, or remove that one")
-    is_new = not (version / _MODEL).exists()
+    data = None if path.exists() else onnx_of(model)  # refused before anything is written
     config, kept = config_of(model, batching).encode(), folder / _CONFIG
     differs = kept.exists() and kept.read_bytes() != config
     make_folder(version)
@@ -114,10 +114,10 @@ def _write(model: OfferedModel, repository: Path, batching: Batching, *, replace
     if labels := _labels(model):
         write_atomically(folder / _LABELS, "".join(f"{name}\n" for name in labels).encode())
     write_atomically(known, origin)
-    data = onnx_of(model)
-    if is_new:
-        write_atomically(version / _MODEL, data)
-    return Exported(model.name, model.version, version, len(data), is_new, differs and not replace_config)
+    if data is not None:
+        write_atomically(path, data)
+    kept_config = differs and not replace_config
+    return Exported(model.name, model.version, version, path.stat().st_size, data is not None, kept_config)
 
 
 def onnx_of(model: OfferedModel) -> bytes:

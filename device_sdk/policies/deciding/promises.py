@@ -191,7 +191,7 @@ def _shares_won(won: int, samples: int, doubt: float) -> Column:
 
 def _tail_of_drop(lost: int, won: int, samples: int, drop: float, shares_won: Column) -> float:
     """The greatest probability over ``shares_won`` of a score no higher than the one seen, if the drop is ``drop``."""
-    shares = np.minimum(shares_won, (1 - drop) / 2)[:, None]
+    shares = np.minimum(shares_won, (1 - drop) / 2)
     most_lost, most_won = (_most_likely(samples, float(shares.max()) + more) for more in (drop, 0.0))
     losses, wins = np.arange(most_lost + 1.0)[:, None], np.arange(most_won + 1.0)[None]
     scores = _scores(losses, wins, samples, drop)
@@ -199,16 +199,16 @@ def _tail_of_drop(lost: int, won: int, samples: int, drop: float, shares_won: Co
     losing, winning = np.nonzero((losses + wins <= samples) & (scores <= seen + _ROUNDING))
     neither, factorials = samples - losing - winning, _log_factorials(samples)
     ways = factorials[samples] - factorials[losing] - factorials[winning] - factorials[neither]
-    chances = ways + losing * _log(shares + drop) + winning * _log(shares) + neither * _log(1 - 2 * shares - drop)
-    return float(np.exp(chances).sum(axis=1).max())
 
+    def tail(share: float) -> float:
+        lost_at, won_at, neither_at = (math.log(max(one, _TINY)) for one in (share + drop, share, 1 - 2 * share - drop))
+        return float(np.exp(ways + losing * lost_at + winning * won_at + neither * neither_at).sum())
 
-def _log(shares: Column) -> Column:
-    return np.asarray(np.log(np.maximum(shares, _TINY)))
+    return max(map(tail, shares.tolist()))
 
 
 def _most_likely(samples: int, share: float) -> int:
-    """A count that hardly any draw exceeds: eight standard deviations above the mean, and some more."""
+    """An upper end of the counts that matter: eight standard deviations above the mean, and twelve more."""
     return min(samples, math.ceil(samples * share + 8 * math.sqrt(samples * share) + 12))
 
 
