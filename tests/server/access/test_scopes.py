@@ -11,7 +11,15 @@ pytestmark = pytest.mark.replicas(3)
 VALUES = {"name": "x", "job_id": "x", "model": "x", "version": "1", "blob": "x", "number": "1"}
 
 
-PUBLIC = {"health.health", "health.ready", "inference.live", "inference.ready", "page.script", "tokens.enrol"}
+PUBLIC = {
+    "health.health",
+    "health.openapi",
+    "health.ready",
+    "inference.live",
+    "inference.ready",
+    "page.script",
+    "tokens.enrol",
+}
 
 
 @pytest.fixture
