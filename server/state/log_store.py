@@ -22,6 +22,9 @@ _MAX_SKEW = timedelta(minutes=5)
 _ROWS_AT_ONCE = 500  # SQLite takes 32,766 parameters
 _DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
+Observer = Callable[[sa.Connection, str, Sequence["CheckedLine"]], None]
+"""Sees the new lines of a device, in order, in the transaction that stores them: what it writes is stored with them."""
+
 
 @dataclass(frozen=True)
 class CheckedLine:
@@ -122,7 +125,7 @@ class LogStore:
 
     Of dropped lines the latest ``keep_digests`` digests are kept per device, since devices send their whole log every
     time: it holds a few ten thousand lines. Times that are more than 5 minutes in the future count as the time of
-    arrival, for sorting; the line itself keeps its own.
+    arrival, for sorting; the line itself keeps its own. ``observers`` see each line once, whatever is sent again.
     """
 
     def __init__(
@@ -131,9 +134,11 @@ class LogStore:
         *,
         keep_lines: int,
         keep_digests: int = 100_000,
+        observers: Sequence[Observer] = (),
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._database = database
+        self._observers = observers
         self._keep_lines, self._keep_digests = keep_lines, keep_digests
         self._now = now
 
@@ -158,9 +163,11 @@ class LogStore:
         ]
         with self._database.writing() as connection:
             lock_device(connection, device)
-            accepted = _insert_new(connection, device, rows)
+            new = _insert_new(connection, device, rows)
+            if new:
+                self._tell(connection, device, new, lines)
             dropped = self._let_go(connection, device)
-        return Ingested(accepted, len(lines) - accepted, dropped)
+        return Ingested(len(new), len(lines) - len(new), dropped)
 
     def latest(self, count: int) -> list[StoredLine]:
         """The latest lines of all devices, the newest first."""
@@ -194,6 +201,11 @@ class LogStore:
         """The number of devices that sent lines."""
         with self._database.reading() as connection:
             return connection.execute(sa.select(sa.func.count()).select_from(RETENTION)).scalar_one()
+
+    def _tell(self, connection: sa.Connection, device: str, new: set[bytes], lines: Sequence[CheckedLine]) -> None:
+        accepted = {line.digest: line for line in lines if line.digest in new}  # a body may repeat a line
+        for observer in self._observers:
+            observer(connection, device, list(accepted.values()))
 
     def _let_go(self, connection: sa.Connection, device: str) -> int:
         """Drop what arrived before the lines to keep, and remember its digests. Returns how many went so far."""
@@ -234,9 +246,9 @@ def lock_device(connection: sa.Connection, device: str) -> None:
     connection.execute(sa.select(RETENTION.c.device).where(RETENTION.c.device == device).with_for_update())
 
 
-def _insert_new(connection: sa.Connection, device: str, rows: Sequence[dict[str, object]]) -> int:
-    """Insert the rows whose lines were never stored; returns how many."""
-    accepted = 0
+def _insert_new(connection: sa.Connection, device: str, rows: Sequence[dict[str, object]]) -> set[bytes]:
+    """Insert the rows whose lines were never stored; returns their digests."""
+    accepted: set[bytes] = set()
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         some = rows[start : start + _ROWS_AT_ONCE]
         digests = [row["digest"] for row in some]
@@ -246,5 +258,5 @@ def _insert_new(connection: sa.Connection, device: str, rows: Sequence[dict[str,
         new = [row for row in some if row["digest"] not in dropped]
         if new:
             added = insert(connection, LOG_LINES).values(new).on_conflict_do_nothing()
-            accepted += len(connection.execute(added.returning(LOG_LINES.c.id)).all())
+            accepted.update(bytes(one) for one in connection.execute(added.returning(LOG_LINES.c.digest)).scalars())
     return accepted

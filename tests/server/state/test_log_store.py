@@ -113,3 +113,24 @@ def test_digests_of_dropped_lines_are_bounded(database, clock, lines):
     store.add("a", lines(*range(5)))
     assert store.add("a", lines(2, 3)).duplicates == 2
     assert store.add("a", lines(0)).accepted == 1
+
+
+def test_observers_see_each_new_line_once_in_the_transaction_that_stores_it(database, clock, lines):
+    seen = []
+    store = LogStore(
+        database, keep_lines=5, observers=[lambda _, device, new: seen.append((device, len(new)))], now=clock
+    )
+    store.add("a", lines(1, 2, 2))
+    store.add("a", lines(1, 2))
+    store.add("a", lines(2, 3))
+    assert seen == [("a", 2), ("a", 1)]
+
+
+def test_lines_whose_observer_fails_are_not_stored(database, clock, lines):
+    def fail(*_):
+        raise RuntimeError("no")
+
+    store = LogStore(database, keep_lines=5, observers=[fail], now=clock)
+    with pytest.raises(RuntimeError):
+        store.add("a", lines(1))
+    assert LogStore(database, keep_lines=5, now=clock).latest(10) == []
