@@ -201,7 +201,8 @@ def _planned(
     subnets, base = [here.plan.subnet], here.plan.subnet
     if "subnets" in kinds:
         pool, known, base = ((), here.known, original) if found is None else (found.result.pool, (), original)
-        subnets = shortlist(original, pool, resolved.latency_ms, [here.plan.subnet, *known])
+        early = workspace.supernet.members_with_exits if "exits" in kinds else ()
+        subnets = shortlist(original, pool, resolved.latency_ms, [here.plan.subnet, *known, *early])
     answered = collect(workspace, costs, subnets, samples, here.servers, kinds=kinds, progress=progress)
     least = None if goal.max_drop is None else max(answered.accuracy(base) - goal.max_drop, _LEAST_ACCURACY)
     requirement, network = resolved.requirement(least_accuracy=least), here.servers.network

@@ -386,6 +386,16 @@ class Supernet:
         crossing = self.edges_along([encoder, decoder])
         return Subnet((*subnet.edges[: ends.index(encoder.start)], *crossing, *subnet.edges[ends.index(decoder.end) :]))
 
+    @property
+    def members_with_exits(self) -> tuple[Subnet, ...]:
+        """The original paths of further members that pass exits, in each rendition.
+
+        Answering early may make them pay, which a search among paths without exits does not see.
+        """
+        names = dict.fromkeys(edge.rendition for edge in self.edges)
+        paths = [path for path in self.originals[1:] if self.exits_along(path)]
+        return tuple(dict.fromkeys(self.in_rendition(path, name) for path in paths for name in names))
+
     def in_rendition(self, subnet: Subnet, name: str) -> Subnet:
         """``subnet`` in rendition ``name`` wherever a block has it at the subnet's input size."""
         wanted = (Edge(edge.block, name, edge.input_size) for edge in subnet.edges)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from device_sdk.commands.command_line import emit, progress
-from packager.commands.inspecting import percent, print_minutes, shortened
+from packager.commands.inspecting import described_exit, percent, print_minutes, shortened
 
 if TYPE_CHECKING:
     from packager.family.pipeline import PackagedFamily
@@ -46,8 +46,13 @@ def package_members(
         progress=shown,
         limits=limits,
     )
-    described = _described(packaged, options["out"])
-    emit(described, as_json=as_json, text=lambda: _print(packaged, described))
+    print_family(packaged, options["out"], as_json=as_json)
+
+
+def print_family(family: PackagedFamily, out: Path, *, as_json: bool) -> None:
+    """What was written to ``out``, as text or JSON."""
+    described = _described(family, out)
+    emit(described, as_json=as_json, text=lambda: _print(family, described))
 
 
 def check_members(options: Mapping[str, Any], members: tuple[str, ...]) -> None:
@@ -102,6 +107,7 @@ def _described(family: PackagedFamily, out: Path) -> dict[str, Any]:
             for member in manifest.members
         ],
         "stitches": [dict(one) for one in family.stitches],
+        "exits": [described_exit(one) for one in manifest.exits],
         "bundle_bytes": sum(bundle.blob_sizes().values()),
         "ladder_bytes": sum(family.part_bytes.values()),
         "notes": list(manifest.notes),
@@ -120,6 +126,8 @@ def _print(family: PackagedFamily, described: Mapping[str, Any]) -> None:
             f"  {member['name']}: {percent(member['accuracy'])}, {member['macs'] / 1e6:.1f} million"
             f" multiply-accumulates, {member['bytes'] / 1e6:.1f} MB"
         )
+    for one in described["exits"]:
+        click.echo(f"  exit {one['id']} at cut point {one['position']}: {percent(one['accuracy'])}")
     for one in described["stitches"]:
         click.echo(
             f"  stitch {one['id']}: a path of {one['path_macs'] / 1e6:.1f} million multiply-accumulates, nearer to"

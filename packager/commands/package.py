@@ -20,7 +20,7 @@ from device_sdk.errors import PathweaveError, UsageError
 from device_sdk.extras import require
 from device_sdk.progress import SilentProgress
 from packager.commands.checking import check_model
-from packager.commands.families import check_members, package_members
+from packager.commands.families import check_members, package_members, print_family
 from packager.commands.inspecting import (
     described_exit,
     existing_file,
@@ -34,6 +34,8 @@ from packager.commands.pairing import package_pair
 from packager.inputs.recipe import RenditionName
 
 if TYPE_CHECKING:
+    from device_sdk.progress import Progress
+    from packager.inputs.job import Job
     from packager.output.bundle_folder import Packaged
     from packager.pipeline import Limits
     from packager.training.ranks import Ranks
@@ -49,12 +51,13 @@ _OF_RECIPES = (
     "renditions",
     "seed",
     "bottlenecks",
+    "joint_exits",
 )
 _OF_PAIRS = (
     *("pair", "training", "validation", "classes", "out", "version", "steps", "budget_minutes", "memory_gb", "seed"),
     *("private_key", "restart", "save_branches", "threads", "as_json"),
 )
-_NOT_OF_FAMILIES = ("pair", "dry_run", "profile", "save_branches", "bottlenecks")
+_NOT_OF_FAMILIES = ("pair", "dry_run", "profile", "save_branches", "bottlenecks", "joint_exits")
 
 
 def _shape(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int, int] | None:
@@ -137,6 +140,11 @@ def _crop(_: click.Context, __: click.Parameter, value: str | None) -> Any:
     "--bottlenecks",
     type=click.IntRange(min=0),
     help="Narrow cut points, at most, at which a split with a server sends fewer bytes.",
+)
+@click.option(
+    "--joint-exits",
+    type=click.IntRange(min=0),
+    help="Cut points, at most, with exits that learn together with a copy of the model, a second member of the bundle.",
 )
 @click.option("--seed", type=int, help="Seed of all random choices.")
 @click.option(
@@ -246,6 +254,9 @@ def _package(options: Mapping[str, Any], limits: Limits) -> None:
         )
         for note in job.notes if ranks.leads else ():
             click.echo(f"note: {note}", err=True)
+        if job.recipe.joint_exits:
+            _package_jointly(job, options, limits, ranks, shown)
+            return
         if not ranks.leads:
             follow(job, out, ranks=ranks)
             return
@@ -270,6 +281,25 @@ def _package(options: Mapping[str, Any], limits: Limits) -> None:
     summary |= {"minutes": round(packaged.seconds / 60, 2), "peak_rss_mb": peak_mb, **_described(packaged)}
     summary |= {"step_seconds": packaged.step_seconds, "training_report": packaged.training_report}
     emit(summary, as_json=as_json, text=lambda: _print_packaged(packaged, signed=signed))
+
+
+def _package_jointly(job: Job, options: Mapping[str, Any], limits: Limits, ranks: Ranks, shown: Progress) -> None:
+    from packager.joint_exits.pipeline import package_with_joint_exits
+
+    if ranks.share.count > 1:
+        raise UsageError("joint exits train in one process", hint="start pathweave package without torchrun")
+    if options["dry_run"]:
+        raise UsageError("the time of joint exits is not estimated", hint="leave out --dry-run, or joint exits")
+    packaged = package_with_joint_exits(
+        job,
+        options["out"],
+        private_key=options["private_key"],
+        restart=options["restart"],
+        save_branches=options["save_branches"],
+        progress=shown,
+        limits=limits,
+    )
+    print_family(packaged, options["out"], as_json=options["as_json"])
 
 
 @contextlib.contextmanager

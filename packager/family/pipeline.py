@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,14 +78,47 @@ def package_family(
             little for all members together, which fitting stitches needs.
     """
     limits = limits or Limits()
-    times = StepTimes(progress or SilentProgress(), clock=limits.clock)
-    if private_key is not None:
-        signatures.sign(b"", private_key=private_key)  # an unusable key fails now
     name = name or f"{members[0].job.name}-family"[:128]
     _require_memory(members, memory_limit(None) if limits.memory_bytes is None else limits.memory_bytes)
     members = _prepared(members)
     description = {"family": [one.name for one in members], "name": name}
     description |= {one.name: _digest(one.job) for one in members} | {"pathweave": __version__}
+    return package_together(
+        lambda _, __: members,
+        description,
+        out,
+        name=name,
+        private_key=private_key,
+        restart=restart,
+        progress=progress,
+        limits=limits,
+    )
+
+
+def package_together(
+    make: Callable[[Checkpoints, Progress], Sequence[FamilyMember]],
+    description: Mapping[str, Any],
+    out: Path,
+    *,
+    name: str,
+    stitched: bool = True,
+    private_key: Path | None = None,
+    restart: bool = False,
+    save_branches: Path | None = None,
+    progress: Progress | None = None,
+    limits: Limits | None = None,
+) -> PackagedFamily:
+    """One bundle of members that ``make`` gets ready once ``out`` is claimed; it may keep files beside the checkpoints.
+
+    ``description``: everything that the bundle depends on. ``stitched``: blocks between members are fitted.
+    ``save_branches``: file for the weights of the first member's blocks and exits.
+
+    Raises: as ``package_family``, and as ``make``.
+    """
+    limits = limits or Limits()
+    times = StepTimes(progress or SilentProgress(), clock=limits.clock)
+    if private_key is not None:
+        signatures.sign(b"", private_key=private_key)  # an unusable key fails now
     with OutputClaim(out) as claim:
         if restart:
             clear(out)
@@ -96,17 +129,18 @@ def package_family(
         require_work(work)
         checkpoints = Checkpoints(work, description, started=limits.started, clock=limits.clock)
         checkpoints.begin()
-        bundles = []
-        for member in members:
+        bundles, members = [], make(checkpoints, times)
+        for place, member in enumerate(members):
             own = dataclasses.replace(limits, started=None)
-            made = package(member.job, work / member.name, progress=times, limits=own)
+            kept = None if place else save_branches
+            made = package(member.job, work / member.name, save_branches=kept, progress=times, limits=own)
             checkpoints.save_time()
             bundles.append(Bundle.open(made.folder))
         _require_joinable(bundles, members)
         with BundleWriter(claim) as writer:
             best = dominant([member.macs for member in members], [bundle.manifest.metrics for bundle in bundles])
             if best is None:
-                written = _joined(members, bundles, writer, name=name, work=work, progress=times)
+                written = _joined(members, bundles, writer, name=name, work=work, stitched=stitched, progress=times)
             else:
                 written = _alone(best, members, bundles, writer, name=name)
             report = {
@@ -115,7 +149,7 @@ def package_family(
                 "step_seconds": times.seconds,
                 **written.report,
             }
-            writer.add_note(REPORT, encode_description(description | report))
+            writer.add_note(REPORT, encode_description({**description, **report}))
             writer.finish(written.manifest, private_key=private_key)
         packaged = Packaged(out, written.manifest, checkpoints.seconds, checkpoints.peak_rss_bytes, True, times.seconds)
         checkpoints.remove()
@@ -137,6 +171,7 @@ def _joined(
     *,
     name: str,
     work: Path,
+    stitched: bool,
     progress: Progress,
 ) -> _Written:
     """Fit stitches between the members, choose among them, and join everything in one graph."""
@@ -152,7 +187,7 @@ def _joined(
         seed=largest.recipe.seed,
         progress=progress,
     )
-    fitted = fitter.promising()
+    fitted = fitter.promising() if stitched else ()
     length = JointTraining(steps=largest.recipe.steps or None, seconds=_seconds(members))
     trained_ones: tuple[FittedStitch, ...] = ()
     if not length.is_none:
@@ -173,7 +208,7 @@ def _joined(
     graph = joined_graph(bundles, numbered(depths, allowed))
     renditions = largest.recipe.renditions
     blocks = stored_stitches(stitches, networks, names, graph, images, renditions=renditions, progress=progress)
-    notes = [*graph.notes, *([] if stitches else [_ladder_note(names)])]
+    notes = [*graph.notes, *([] if stitches or not stitched else [_ladder_note(names)])]
     alone = fitter.members_alone()
     notes += _useless_alone(names, alone, bundles)
     manifest = joined(
@@ -240,14 +275,21 @@ def _prepared(members: Sequence[FamilyMember]) -> list[FamilyMember]:
 
     Where the recipe leaves the sizes open, they are those that each member would have alone.
     """
-    job, recipe = members[0].job, members[0].job.recipe
-    own = (job.model.input_shape[1], job.model.input_shape[2])
-    if recipe.input_sizes == "auto":
-        sizes = {size for member in members for size in (member.own_size, *candidate_sizes(member.own_size))} - {own}
-        recipe = msgspec.structs.replace(recipe, input_sizes=tuple(sorted(sizes, reverse=True)))
+    recipe = members[0].job.recipe
+    recipe = msgspec.structs.replace(recipe, input_sizes=sizes_of_all(members))
     if recipe.budget_minutes is not None:
         recipe = msgspec.structs.replace(recipe, budget_minutes=recipe.budget_minutes / (len(members) + 1))
     return [dataclasses.replace(one, job=dataclasses.replace(one.job, recipe=recipe, name=one.name)) for one in members]
+
+
+def sizes_of_all(members: Sequence[FamilyMember]) -> tuple[tuple[int, int], ...]:
+    """The recipe's input sizes, or where it leaves them open those that each member would have alone, largest first."""
+    job = members[0].job
+    if job.recipe.input_sizes != "auto":
+        return job.recipe.input_sizes
+    own = (job.model.input_shape[1], job.model.input_shape[2])
+    sizes = {size for member in members for size in (member.own_size, *candidate_sizes(member.own_size))} - {own}
+    return tuple(sorted(sizes, reverse=True))
 
 
 def _seconds(members: Sequence[FamilyMember]) -> float | None:

@@ -19,7 +19,7 @@ Choices = TypeVar("Choices", bound=msgspec.Struct)
 _TUNED = {"batch": 128, "distil_rate": 2e-3, "tune_rate": 2e-2, "exit_rate": 5e-2}  # for a few thousand steps
 _NOT_NEGATIVE = (
     *("steps", "budget_minutes", "gamma", "copied", "exit_positions", "variants", "crop", "checkpoint_seconds"),
-    *("identity_points", "recalibrate_batches", "patience", "cache_mb", "bottlenecks"),
+    *("identity_points", "recalibrate_batches", "patience", "cache_mb", "bottlenecks", "joint_exits"),
 )
 
 
@@ -66,6 +66,9 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     multiples of 16 pixels if the model's own input has 96 or more; an empty list means only the model's own.
     ``bottlenecks``: maximum number of narrow cut points, at which a split sends fewer bytes than at the model's own;
     they are placed where a table of uplinks and devices says that this saves latency (docs/adr/0079).
+    ``joint_exits``: maximum number of cut points, from a third to two thirds of the work, with exits that learn with a
+    copy of the blocks before them; the copy is a second member of the bundle (docs/adr/0081). Their structures are the
+    names in ``branches``, or the first of two defaults that fits.
     ``renditions``: forms of the packaged blocks; fp32 is always included.
     ``crop``: random shifts up to this share of the image's side.
     """
@@ -106,6 +109,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     renditions: tuple[RenditionName, ...] = ("fp32",)
     input_sizes: tuple[tuple[int, int], ...] | Literal["auto"] = "auto"
     bottlenecks: int = 0
+    joint_exits: int = 0
 
     def __post_init__(self) -> None:
         if self.steps is None and self.budget_minutes is None:

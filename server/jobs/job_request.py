@@ -23,7 +23,7 @@ RECIPE_FIELDS = frozenset(
         *("steps", "budget_minutes", "distil_share", "exit_share"),
         *("batch", "branches", "distil_rate", "tune_rate", "exit_rate", "temperature", "label_weight"),
         *("sampling", "distil_from", "recalibrate_batches", "patience", "variants", "flip", "crop", "seed"),
-        *("device", "precision", "checkpoint_seconds", "input_sizes", "bottlenecks"),
+        *("device", "precision", "checkpoint_seconds", "input_sizes", "bottlenecks", "joint_exits"),
     }
 )
 

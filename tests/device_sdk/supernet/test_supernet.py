@@ -372,7 +372,7 @@ def test_long_blocks_over_many_cut_points_are_checked_in_linear_time():
 # families
 
 
-def family(*, members=None, extra=()):
+def family(*, members=None, extra=(), exits=()):
     """A large network 0 → 1 → 3 → 4 and a small one 0 → 2 → 4, with a stitch from 1 to 2."""
     blocks = [
         block("a.o0", 0, 1),
@@ -384,7 +384,15 @@ def family(*, members=None, extra=()):
         *extra,
     ]
     members = members or [Member("a", ("a.o0", "a.o1", "a.o2")), Member("b", ("b.o0", "b.o1"), 0.5)]
-    return Supernet(cuts(5), blocks, members=members)
+    return Supernet(cuts(5), blocks, exits, members=members)
+
+
+def test_further_members_with_exits_are_known():
+    assert family().members_with_exits == ()
+    of_the_first, of_the_second = (Exit(f"x{at}", at, "fc", 0, 0, (FP32,)) for at in (3, 2))
+    assert family(exits=[of_the_first]).members_with_exits == ()
+    supernet = family(exits=[of_the_first, of_the_second])
+    assert supernet.members_with_exits == (supernet.originals[1],)
 
 
 def test_each_member_has_an_original_path_and_the_first_is_the_full_model():

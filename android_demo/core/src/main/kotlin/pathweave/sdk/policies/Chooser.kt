@@ -376,8 +376,12 @@ private class Choosing(
 
     /** What plans are made of; first the reference of a drop: the full model, or without other subnets the one in use. */
     private fun shortlist() = if (!searches) listOf(wish.inUse.subnet) else
-        shortlist(supernet.original, searched?.pool.orEmpty(), goal.latencyMs, listOf(wish.inUse.subnet) + wish.known)
-            .filter { inputs.has(it.inputSize) }
+        shortlist(
+            supernet.original,
+            searched?.pool.orEmpty(),
+            goal.latencyMs,
+            listOf(wish.inUse.subnet) + wish.known + if (Kind.EXITS in wish.kinds) supernet.membersWithExits else emptyList(),
+        ).filter { inputs.has(it.inputSize) }
 
     /** The first subnets, as far as answering all samples takes a minute by prediction; two always. */
     private fun affordable(subnets: List<Subnet>): List<Subnet> {

@@ -158,6 +158,17 @@ public class Supernet(
 
     private val edgeSet by lazy { edges.toSet() }
 
+    /**
+     * The original paths of further members that pass exits, in each rendition.
+     *
+     * Answering early may make them pay, which a search among paths without exits does not see.
+     */
+    public val membersWithExits: List<Subnet> get() {
+        val names = edges.map { it.rendition }.distinct()
+        val paths = originals.drop(1).filter { exitsAlong(it).isNotEmpty() }
+        return paths.flatMap { path -> names.map { inRendition(path, it) } }.distinct()
+    }
+
     /** [subnet] in rendition [name] wherever a block has it at the subnet's input size. */
     public fun inRendition(subnet: Subnet, name: String): Subnet =
         Subnet(subnet.edges.map { edge -> Edge(edge.block, name, edge.inputSize).takeIf { it in edgeSet } ?: edge })
