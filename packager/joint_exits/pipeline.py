@@ -63,6 +63,8 @@ def package_with_joint_exits(
     """
     _require_suitable(job)
     own, given = _without_joint_exits(job)
+    if given is None:
+        _length(job.recipe)  # a missing length is said before anything is written
     name = own.model.name
 
     def members(checkpoints: Checkpoints, shown: Progress) -> list[FamilyMember]:
