@@ -1,7 +1,7 @@
 """Joint exits: what exits save that learned with a copy of ResNet-56, against exits on the network as it is.
 
 Both are packaged without training, with the weights of zoo/, and chosen by ``adapt`` on #calibration and #search for
-the least mean latency at half a point less accuracy; latency and accuracy are those on #report, against ResNet-56 alone.
+the least mean latency at half a point less accuracy; latency and accuracy are those on #report, beside ResNet-56 alone.
 The exits on the frozen network are 31 of the zoo's structures, linear heads among them; ``linear`` may use these alone.
 """
 
