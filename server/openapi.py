@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 from flask import Flask
+from werkzeug.routing import Rule
 
 from device_sdk import __version__
 from server.access.route import FORM, JSON, Route, declared
@@ -27,6 +29,8 @@ def document(app: Flask) -> dict[str, Any]:
         path = paths.setdefault(_PARAMETER.sub(r"{\1}", rule.rule), {})
         for method in sorted(set(route.methods)):
             path[method.lower()] = _operation(rule.rule, rule.endpoint, route, by_type)
+            if links := _links(route, rules):
+                path[method.lower()]["responses"]["2XX"]["links"] = links
     error = {
         "type": "object",
         "required": ["error"],
@@ -45,7 +49,7 @@ def document(app: Flask) -> dict[str, Any]:
 
 def _operation(rule: str, endpoint: str, route: Route, schemas: dict[type[Any], dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "operationId": f"{endpoint}.{'-'.join(sorted(route.methods)).lower()}",
+        "operationId": _id(endpoint, route),
         "tags": [endpoint.partition(".")[0]],
         "parameters": [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
@@ -66,6 +70,21 @@ def _operation(rule: str, endpoint: str, route: Route, schemas: dict[type[Any], 
     if "POST" in route.methods:
         found["requestBody"] = {"content": content or {"*/*": {"schema": {}}}}
     return found
+
+
+def _id(endpoint: str, route: Route) -> str:
+    return f"{endpoint}.{'-'.join(sorted(route.methods)).lower()}"
+
+
+def _links(route: Route, rules: Iterable[tuple[Rule, Route]]) -> dict[str, Any]:
+    """Operations whose parameters are all in the reply of ``route``."""
+    links = {}
+    for rule, other in rules:
+        wanted = _PARAMETER.findall(rule.rule)
+        if wanted and set(wanted) <= route.gives.keys():
+            values = {name: f"$response.body#{route.gives[name]}" for name in wanted}
+            links[rule.endpoint] = {"operationId": _id(rule.endpoint, other), "parameters": values}
+    return links
 
 
 def _problem() -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,8 @@ class Route:
     ``body_types``: that a server without tokens takes, empty for any: a page of another site can send a form, but not
     without the header Origin. Forms are received into files. ``for_people``: also takes the token as a browser's
     password. Browsers attach it to cross-site requests too, so such a route must change nothing. ``takes``: the type
-    that a JSON body is checked by, for the OpenAPI document.
+    that a JSON body is checked by, and ``gives``: values of its reply, by JSON pointer, that parameters of other
+    addresses take, both for the OpenAPI document.
     """
 
     def __init__(
@@ -37,10 +38,12 @@ class Route:
         body_types: Collection[str] = (),
         for_people: bool = False,
         takes: type[Any] | None = None,
+        gives: Mapping[str, str] | None = None,
     ) -> None:
         self._handler = partial(handler, *parts)
         self.scope, self.lane, self.methods = scope, lane, methods  # Flask reads the methods
         self.body_types, self.for_people, self.takes = body_types, for_people, takes
+        self.gives = dict(gives or {})
 
     def __call__(self, **values: Any) -> Response:
         """The reply to the current request."""

@@ -34,7 +34,8 @@ def routes(services: Services) -> Blueprint:
     """The routes of bundles."""
     blueprint, bundles = Blueprint("bundles", __name__, url_prefix="/v1/bundles"), services.bundles
     route = partial(Route, scope=Scope.DEVICE, lane=Lane.DELIVERY)
-    blueprint.add_url_rule("", "list", route(_list, bundles))
+    first = "/bundles/0/name"
+    blueprint.add_url_rule("", "list", route(_list, bundles, gives={"name": first, "model": first}))
     blueprint.add_url_rule("/<name>", "describe", route(_describe, bundles))
     blueprint.add_url_rule(f"/<name>/{MANIFEST}", "manifest", route(_manifest, bundles))
     blueprint.add_url_rule(f"/<name>/{SIGNATURE}", "signature", route(_signature, bundles))

@@ -35,7 +35,7 @@ def routes(services: Services) -> Blueprint:
     blueprint = Blueprint("jobs", __name__, url_prefix="/v1/jobs")
     route = partial(Route, scope=Scope.PACKAGE)
     publish = Route(_publish, services, scope=Scope.OPERATOR, methods=("POST",), body_types=(JSON,), takes=Publication)
-    add = route(_add, services, methods=("POST",), body_types=(JSON, FORM), takes=JobRequest)
+    add = route(_add, services, methods=("POST",), body_types=(JSON, FORM), takes=JobRequest, gives={"job_id": "/id"})
     blueprint.add_url_rule("", "list", route(_list, services))
     blueprint.add_url_rule("", "add", add)
     blueprint.add_url_rule("/<job_id>", "describe", route(_describe, services))
