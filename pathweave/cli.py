@@ -70,6 +70,7 @@ EXTRA_OF_MODULE = {
     "sqlalchemy": "server",
     "alembic": "server",
     "prometheus_client": "server",
+    "opentelemetry": "telemetry",
     "psycopg": "fleet",
     "obstore": "fleet",
     "torchvision": "vision",

@@ -12,6 +12,7 @@ from server.http.memory_budget import MemoryBudget
 from server.http.replies import answer_errors
 from server.http.request_log import identify_requests
 from server.http.serving import ADMIT_BODY, LANE_OF, Lane
+from server.http.tracing import trace_requests
 from server.routes import bundles, health, inference, jobs, logs, page, placements, split, tokens
 from server.services import Services
 from server.settings import Settings
@@ -49,6 +50,8 @@ def create_app(settings: Settings, *, services: Services | None = None) -> Flask
     app.url_map.strict_slashes = False
     services.metrics.observe(app)
     identify_requests(app)
+    if services.tracing is not None:
+        trace_requests(app, services.tracing)
     answer_errors(app, refused=services.metrics.refused)
     ask_for_tokens(app, services.gate, recent, allowed_hosts=settings.allowed_hosts)
     for kind in ROUTES:

@@ -11,6 +11,7 @@ from device_sdk.runtimes.port import Runtime
 from server.access.enrolment import AttemptLimit, Enrolments
 from server.access.shared_limits import LeasedShares, SharedAttemptLimit
 from server.access.tokens import Gate, TokenStore
+from server.http.tracing import new_provider, tracing_wanted
 from server.inference.models import ModelCache
 from server.inference.queue import BatchQueue
 from server.jobs.job_user import JobUser
@@ -29,7 +30,7 @@ class Services:
 
     Raises:
         StorageError: the data folder, the database or the store of bundles cannot be used.
-        UsageError: an invalid URL, or settings that exclude each other.
+        UsageError: an invalid URL, settings that exclude each other, or tracing is wanted without its extra.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Services:
             database, keep_lines=settings.keep_log_lines, keep_digests=settings.keep_log_digests, now=now
         )
         self.metrics = Metrics(self._states())
+        self.tracing = new_provider() if tracing_wanted() else None
         runtime = runtime or make_runtime(threads=settings.inference_threads)
         self.models = ModelCache(runtime, limit=settings.max_models)
         self.queue = BatchQueue(
@@ -96,6 +98,8 @@ class Services:
         if self._shares is not None:
             self._shares.close()
         self.database.close()
+        if self.tracing is not None:
+            self.tracing.shutdown()  # sends what waits
 
 
 def _shares(database: Database, share: int | None) -> LeasedShares | None:
