@@ -1,4 +1,4 @@
-"""``/v1/bundles``: bundles for devices to download."""
+"""``/v1/bundles``: bundles for devices to download: the highest version of each, and every version by its number."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -14,7 +15,9 @@ from flask import Blueprint, Response, jsonify, request, send_file
 from werkzeug.wsgi import wrap_file
 
 from device_sdk.bundles.bundle import BLOBS, MANIFEST, SIGNATURE
+from device_sdk.delivery.assignment import VERSIONS
 from device_sdk.signing.release import KEYS, RELEASE
+from device_sdk.signing.rollback import ROLLBACK
 from server.access.route import JSON, Route
 from server.access.scopes import Scope
 from server.errors import NotFoundError
@@ -36,11 +39,10 @@ def routes(services: Services) -> Blueprint:
     route = partial(Route, scope=Scope.DEVICE, lane=Lane.DELIVERY)
     blueprint.add_url_rule("", "list", route(_list, bundles))
     blueprint.add_url_rule("/<name>", "describe", route(_describe, bundles))
-    blueprint.add_url_rule(f"/<name>/{MANIFEST}", "manifest", route(_manifest, bundles))
-    blueprint.add_url_rule(f"/<name>/{SIGNATURE}", "signature", route(_signature, bundles))
-    blueprint.add_url_rule(f"/<name>/{RELEASE}", "release", route(_release, bundles))
-    blueprint.add_url_rule(f"/<name>/{KEYS}/<number>.json", "key_list", route(_key_list, bundles))
-    blueprint.add_url_rule(f"/<name>/{BLOBS}/<blob>", "blob", route(_blob, bundles))
+    for place, kind in (("/<name>", ""), (f"/<name>/{VERSIONS}/<version>", "version_")):
+        for path, endpoint, handler in _FILES:
+            blueprint.add_url_rule(f"{place}/{path}", kind + endpoint, route(handler, bundles))
+    blueprint.add_url_rule(f"/<name>/{VERSIONS}/<version>/{ROLLBACK}", "rollback", route(_rollback, bundles))
     return blueprint
 
 
@@ -64,32 +66,51 @@ def _describe(bundles: BundleStore, name: str) -> Response:
     return jsonify({**summary(served), "blobs": dict(served.blob_sizes)})
 
 
-def _manifest(bundles: BundleStore, name: str) -> Response:
-    return _replaceable(bundles.find(name).manifest)
+def _served(bundles: BundleStore, name: str, version: str | None) -> ServedBundle:
+    """A version of a bundle; None: the highest."""
+    if version is None:
+        return bundles.find(name)
+    if not _NUMBER.fullmatch(version):
+        raise NotFoundError("versions are numbers from 1 on")
+    return bundles.listing().version(name, int(version))
 
 
-def _signature(bundles: BundleStore, name: str) -> Response:
-    signature = bundles.find(name).signature
+def _manifest(bundles: BundleStore, name: str, version: str | None = None) -> Response:
+    return _replaceable(_served(bundles, name, version).manifest)
+
+
+def _signature(bundles: BundleStore, name: str, version: str | None = None) -> Response:
+    signature = _served(bundles, name, version).signature
     if signature is None:
         raise NotFoundError(f"the bundle {name} is not signed")
     return _replaceable(signature, mimetype=_BYTES)
 
 
-def _release(bundles: BundleStore, name: str) -> Response:
-    release = bundles.find(name).release
+def _release(bundles: BundleStore, name: str, version: str | None = None) -> Response:
+    release = _served(bundles, name, version).release
     if release is None:
         raise NotFoundError(f"the bundle {name} is not released", hint="pathweave sign release sign")
     return _replaceable(release)
 
 
-def _key_list(bundles: BundleStore, name: str, number: str) -> Response:
+def _rollback(bundles: BundleStore, name: str, version: str) -> Response:
+    rollback = _served(bundles, name, version).rollback
+    if rollback is None:
+        raise NotFoundError(f"there is no signed rollback to {name} {version}", hint="pathweave sign rollback")
+    return _replaceable(rollback)
+
+
+def _key_list(bundles: BundleStore, name: str, number: str, version: str | None = None) -> Response:
     if not _NUMBER.fullmatch(number):
         raise NotFoundError("key lists have numbers from 1 on")
+    _served(bundles, name, version)
     return _replaceable(bundles.find_key_list(name, int(number)))
 
 
-def _blob(bundles: BundleStore, name: str, blob: str) -> Response:
+def _blob(bundles: BundleStore, name: str, blob: str, version: str | None = None) -> Response:
     # Only names in a manifest map to a file: 64 hexadecimal digits, checked when the manifest was read.
+    if version is not None and blob not in _served(bundles, name, version).blob_sizes:
+        raise NotFoundError(f"the bundle {name} {version} has no such blob")
     if request.method == "GET" and request.headers.get(_TAKES) == _SIGNED_URL:
         address = bundles.signed_url(name, blob)
         if address is not None:
@@ -101,6 +122,15 @@ def _blob(bundles: BundleStore, name: str, blob: str) -> Response:
         raise NotFoundError(f"the bundle {name} was just replaced", hint="fetch its manifest again") from error
     reply.headers["Cache-Control"] = f"private, max-age={_FOR_EVER_S}, immutable"
     return reply
+
+
+_FILES: tuple[tuple[str, str, Callable[..., Response]], ...] = (
+    (MANIFEST, "manifest", _manifest),
+    (SIGNATURE, "signature", _signature),
+    (RELEASE, "release", _release),
+    (f"{KEYS}/<number>.json", "key_list", _key_list),
+    (f"{BLOBS}/<blob>", "blob", _blob),
+)
 
 
 def _replaceable(data: bytes, *, mimetype: str = JSON) -> Response:
