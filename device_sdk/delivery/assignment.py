@@ -1,4 +1,4 @@
-"""Which version of a bundle is this device's: the request to a server that rolls releases out, and its answer.
+"""The version of a bundle that is this device's: the request to a server that rolls releases out, and its answer.
 
 The answer is not signed: it only chooses among versions that are signed themselves.
 """
@@ -57,7 +57,7 @@ def decode_tags(text: str) -> dict[str, str]:
     return tags
 
 
-def request_headers(device: str, tags: Mapping[str, str] | None) -> dict[str, str]:
+def asking_headers(device: str, tags: Mapping[str, str] | None) -> dict[str, str]:
     """Headers that say who asks; without tags the server goes by those of before (UsageError: see ``encode_tags``)."""
     return {DEVICE_HEADER: device, **({} if tags is None else {TAGS_HEADER: encode_tags(tags)})}
 

@@ -20,12 +20,12 @@ from device_sdk.delivery.assignment import (
     ASSIGNMENT_MAX_BYTES,
     VERSIONS,
     Assignment,
+    asking_headers,
     decode_assignment,
-    request_headers,
 )
 from device_sdk.delivery.blobs import BlobFetcher, Tally, missing_blobs
 from device_sdk.delivery.key_lists import fetch_lists
-from device_sdk.delivery.refusals import Offer, Refusal
+from device_sdk.delivery.refusals import Offered, Refusal
 from device_sdk.delivery.rollbacks import require_rollback
 from device_sdk.delivery.schedule import Schedule
 from device_sdk.delivery.store import BundleStore, StoredBundle
@@ -134,7 +134,7 @@ def fetch_bundle(
     schedule = Schedule(limits.idle_s, clock() + limits.total_s, attempts, sleep, clock)
     shown = progress or SilentProgress()
     trusted = load_trust(trust)
-    asks = None if device is None else request_headers(device, tags)
+    asks = None if device is None else asking_headers(device, tags)
     delivery = _Delivery(
         url,
         store,
@@ -148,7 +148,7 @@ def fetch_bundle(
         wall_clock,
         shown,
         Tally(),
-        Offer(),
+        Offered(),
     )
     try:
         return delivery.ask().run()
@@ -190,7 +190,7 @@ class _Delivery:
     wall_clock: Callable[[], float]
     progress: Progress
     tally: Tally
-    offer: Offer
+    offer: Offered
     assigned: Assignment | None = None
 
     @property

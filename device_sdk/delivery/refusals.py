@@ -38,8 +38,8 @@ class Refusal:
 
 
 @dataclass
-class Offer:
-    """What a delivery is about to install, as far as it is known."""
+class Offered:
+    """The version that a delivery is about to install, as far as it is known."""
 
     version: int | None = None
     digest: str | None = None

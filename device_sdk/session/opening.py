@@ -352,9 +352,9 @@ class _Opening:
         return bundle, delivered
 
     def _open_kept(self, kept: StoredBundle, delivered: Delivered, error: Exception) -> tuple[Bundle, Delivered]:
-        from device_sdk.delivery.refusals import Offer
+        from device_sdk.delivery.refusals import Offered
 
-        offer = Offer(delivered.version, delivered.digest)
+        offer = Offered(delivered.version, delivered.digest)
         _log.warning(
             "version %s is not used here, version %s stays: %s",
             delivered.version,

@@ -1,4 +1,4 @@
-"""Which stage of a rollout adds a device: by name, or by tags and a stable hash. Pure."""
+"""The stage of a rollout that adds a device: by name, or by tags and a stable hash. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rollout does next, and which version a device gets. Pure: state, counts and time come in, a step goes out."""
+"""The next step of a rollout, and the version that a device gets. Pure: it takes state, counts and time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What new log lines say about the versions of a rollout, in the transaction that stores them."""
+"""New log lines as reports about the versions of a rollout, counted in the transaction that stores them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Observations:
 
 
 def _after(member: Member, said: _Said) -> Member:
-    """What a device has reported after one more line."""
+    """The reports of a device after one more line."""
     if said.refused is not None:
         reason = getattr(said.line.line.event, "reason", "")
         return member.with_refusal(reason) if said.refused == member.version else member

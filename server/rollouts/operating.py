@@ -1,4 +1,4 @@
-"""What operators do with rollouts: start, pause, resume, approve, reverse."""
+"""Commands of operators: start, pause, resume, approve, reverse."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is still accepted of a version; None: not looked at. Shares are of the devices that tried it.
+    """Limits of what is accepted of a version; None: not looked at. Shares are of the devices that tried it.
 
     ``self_test``: failed it; ``refused``: refused it otherwise; ``fallback``: a plan could not be loaded or a server
     stopped answering; ``out_of_reach``: no plan meets the latency budget (the last two: or as many as on the old
@@ -54,7 +54,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a version is rolled out.
+    """The way in which a version is rolled out.
 
     ``on_halt``: ``reverse``: devices go back; ``pause``: no further device gets it. ``no_rollback``: none is signed, so
     reversing only stops further devices. ``against``: A/B: half of each stage gets this version instead.

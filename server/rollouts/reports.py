@@ -82,7 +82,7 @@ class Reports:
         fleet: list[tuple[str, store.Known]],
         size: int,
     ) -> list[dict[str, Any]]:
-        """What each stage adds: devices that are known, bytes that they lack, and who got which version so far."""
+        """The parts of the stages: devices that are known, bytes that they lack, and who got which version so far."""
         versions = self._served(rollout.bundle)
         reached: dict[int, Counter[int | None]] = {number: Counter() for number in range(len(rollout.plan.stages))}
         for device, known in fleet:
@@ -122,7 +122,7 @@ def missing_bytes(versions: Mapping[int, ServedBundle], version: int, of: int | 
 
 
 def _version(version: int, counts: Mapping[Key, Counts]) -> dict[str, Any]:
-    """What the devices with one version report, with 95 % intervals. Latencies are geometric means of ratios."""
+    """The reports of the devices with one version, with 95 % intervals. Latencies are geometric means of ratios."""
     none = Counts()
     shares, means = {}, {}
     for flag in FLAGS:

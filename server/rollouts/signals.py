@@ -23,7 +23,7 @@ _FACTOR_MAX = math.log(4.0)  # more than four times as slow, or as fast, counts 
 
 
 class Member(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a device has reported about ``version`` in a rollout.
+    """The reports of a device about ``version`` in a rollout.
 
     ``tried``: it has opened that version, or refused it. ``values``: the latest of each kind, ``before``: those of the
     version that it had before. Latencies are logarithms of ratios: to the budget, of the full model in ms, and to what
@@ -100,7 +100,7 @@ Key = tuple[int, str, str]  # version, tag as NAME=VALUE, signal
 
 
 def counted(member: Member | None) -> dict[Key, Counts]:
-    """What a device adds to the counts: to those of all devices, and of each of its tags."""
+    """The part of a device in the counts: in those of all devices, and of each of its tags."""
     if member is None or not member.tried:
         return {}
     signals = {flag: Counts(1, int(flag in member.flags)) for flag in FLAGS}
@@ -115,7 +115,7 @@ def counted(member: Member | None) -> dict[Key, Counts]:
 
 
 def difference(before: Mapping[Key, Counts], after: Mapping[Key, Counts]) -> dict[Key, Counts]:
-    """What to add to the counts when a device's part changes, in the order of keys; nothing where it is equal."""
+    """The changes of the counts when a device's part changes, in the order of keys; nothing where it is equal."""
     none = Counts()
     keys: Iterable[Key] = sorted(before.keys() | after.keys())
     changed = {}

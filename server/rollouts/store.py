@@ -110,7 +110,7 @@ def held(connection: sa.Connection, rollout: Rollout) -> bool:
 
 
 def member(connection: sa.Connection, number: int, device: str) -> Member | None:
-    """What a device has reported in a rollout; None if it has no part in it."""
+    """The reports of a device in a rollout; None if it has no part in it."""
     rows = ROLLOUT_DEVICES.c
     found = connection.execute(sa.select(rows.member).where(rows.rollout == number, rows.device == device)).scalar()
     return None if found is None else decode_json(found, Member)
@@ -183,7 +183,7 @@ def add_counts(connection: sa.Connection, number: int, changes: Mapping[Key, Cou
 
 
 def known(connection: sa.Connection, bundle: str, device: str) -> Known | None:
-    """What is known of a device of a bundle's fleet."""
+    """A device of a bundle's fleet; None if it is not known."""
     rows = FLEET.c
     query = sa.select(rows.tags, rows.version, rows.measured, rows.seen)
     row = connection.execute(query.where(rows.bundle == bundle, rows.device == device)).first()
