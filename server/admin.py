@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 import click
@@ -19,19 +18,18 @@ import msgspec
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.commands.command_line import emit, json_option
 from device_sdk.commands.command_options import token_option
-from device_sdk.errors import ProtocolError, UsageError
-from device_sdk.files.atomic import decode_json
+from device_sdk.errors import UsageError
 from server.access.enrolment import Enrolments
 from server.access.scopes import SCOPES, Scope
 from server.access.tokens import TokenStore
+from server.asking import ask_server
 from server.places import DATABASE_VARIABLE, database_option, place_of_bundles
+from server.rollouts_command import rollouts
 from server.settings import database_path
 from server.state.bundle_store import BundleStore, open_bundles
 from server.state.database import Database
 
-_MAX_REPLY_BYTES = 4_000_000
 _CACHE_BYTES = 1_000_000_000
-_Told = TypeVar("_Told")
 
 _positive = click.FloatRange(min=0, min_open=True)
 _folder = click.Path(file_okay=False, path_type=Path)
@@ -166,7 +164,7 @@ def enrol(url: str, code: str, device: str | None, as_json: bool) -> None:
     from device_sdk.session.device_state import default_state_folder, device_id
 
     asked = {"code": code, "device": device or device_id(default_state_folder())}
-    made = _ask("POST", url, "/v1/enrolments", Enrolled, asked, what="enrolment")
+    made = ask_server("POST", url, "/v1/enrolments", Enrolled, asked, what="enrolment")
     emit(msgspec.to_builtins(made), as_json=as_json, text=made.token)
 
 
@@ -240,7 +238,7 @@ def jobs() -> None:
 @json_option
 def list_jobs(url: str, token: str | None, as_json: bool) -> None:
     """List the jobs that the token may see, the newest first."""
-    listed = _ask("GET", url, "/v1/jobs", dict[str, Any], token=token, what="the jobs").get("jobs", [])
+    listed = ask_server("GET", url, "/v1/jobs", dict[str, Any], token=token, what="the jobs").get("jobs", [])
     text = "\n".join(f"{job['id']}  {job['state']}  {_shown(job)}" for job in listed) or "no job"
     emit({"jobs": listed}, as_json=as_json, text=text)
 
@@ -257,7 +255,7 @@ def publish(url: str, job_id: str, name: str | None, token: str | None, as_json:
     Needs a token with the scope operator.
     """
     path = f"/v1/jobs/{quote(job_id, safe='')}/publish"
-    job = _ask("POST", url, path, dict[str, Any], {"name": name}, token=token, what="the job")
+    job = ask_server("POST", url, path, dict[str, Any], {"name": name}, token=token, what="the job")
     emit(job, as_json=as_json, text=f"serves {_shown(job)}")
 
 
@@ -265,28 +263,4 @@ def _shown(job: dict[str, Any]) -> str:
     return f"{job['bundle']} {job['version']}" if job["version"] else str(job["bundle"])
 
 
-def _ask(
-    method: str, url: str, path: str, kind: type[_Told], value: object = None, *, what: str, token: str | None = None
-) -> _Told:
-    from device_sdk.transports import Deadlines, make_transport
-    from device_sdk.transports.port import base, read_all, require_success
-
-    body = None if value is None else json.dumps(value).encode()
-    headers = {} if body is None else {"Content-Type": "application/json"}
-    deadlines = Deadlines(idle_s=60.0, total_s=300.0)  # publishing verifies the whole bundle first
-    with (
-        contextlib.closing(make_transport(url, token=token)) as transport,
-        transport.send(
-            method, base(url) + path, headers=headers, body=body, deadlines=deadlines, max_bytes=_MAX_REPLY_BYTES
-        ) as reply,
-    ):
-        require_success(reply, what=what)
-        return decode_reply(read_all(reply), kind, what=what)
-
-
-def decode_reply(data: bytes, kind: type[_Told], *, what: str) -> _Told:
-    """A server's reply as a ``kind`` (ProtocolError if it is none)."""
-    try:
-        return decode_json(data, kind)
-    except ValueError as error:
-        raise ProtocolError(f"the server's response to {what} breaks the protocol: {error}") from error
+admin.add_command(rollouts)

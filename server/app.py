@@ -13,11 +13,11 @@ from server.http.replies import answer_errors
 from server.http.request_log import identify_requests
 from server.http.serving import ADMIT_BODY, LANE_OF, Lane
 from server.http.tracing import trace_requests
-from server.routes import bundles, health, inference, jobs, logs, page, placements, split, tokens
+from server.routes import bundles, health, inference, jobs, logs, page, placements, rollouts, split, tokens
 from server.services import Services
 from server.settings import Settings
 
-ROUTES = (bundles, inference, placements, split, logs, jobs, tokens, page, health)
+ROUTES = (bundles, rollouts, inference, placements, split, logs, jobs, tokens, page, health)
 
 
 def create_app(settings: Settings, *, services: Services | None = None) -> Flask:

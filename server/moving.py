@@ -19,7 +19,18 @@ from device_sdk.errors import StorageError
 from server.state.database import Database, insert
 from server.state.folder_bundles import FolderBundles
 from server.state.object_bundles import ObjectBundles
-from server.state.tables import DROPPED_LINES, ENROLMENT_CODES, JOBS, LOG_LINES, RETENTION, TOKENS
+from server.state.tables import (
+    DROPPED_LINES,
+    ENROLMENT_CODES,
+    FLEET,
+    JOBS,
+    LOG_LINES,
+    RETENTION,
+    ROLLOUT_COUNTS,
+    ROLLOUT_DEVICES,
+    ROLLOUTS,
+    TOKENS,
+)
 
 _ROWS_AT_ONCE = 400
 
@@ -28,25 +39,30 @@ _ROWS_AT_ONCE = 400
 class _Moved:
     """A table that moves: rows are read in the order of ``by`` and told apart by ``keys``.
 
-    ``by`` is made anew if it is not among them.
+    A column of ``by`` that is not among them is made anew.
     """
 
     table: sa.Table
-    by: str
+    by: tuple[str, ...]
     keys: tuple[str, ...]
 
     @property
     def columns(self) -> list[sa.Column[Any]]:
-        return [column for column in self.table.c if column.name != self.by or self.by in self.keys]
+        return [column for column in self.table.c if column.name not in self.by or column.name in self.keys]
 
 
 TABLES = (
-    _Moved(TOKENS, "name", ("name",)),
-    _Moved(ENROLMENT_CODES, "hash", ("hash",)),
-    _Moved(RETENTION, "device", ("device",)),
-    _Moved(DROPPED_LINES, "number", ("device", "digest")),
-    _Moved(LOG_LINES, "id", ("device", "digest")),
-    _Moved(JOBS, "number", ("id",)),
+    _Moved(TOKENS, ("name",), ("name",)),
+    _Moved(ENROLMENT_CODES, ("hash",), ("hash",)),
+    _Moved(RETENTION, ("device",), ("device",)),
+    _Moved(DROPPED_LINES, ("number",), ("device", "digest")),
+    _Moved(LOG_LINES, ("id",), ("device", "digest")),
+    _Moved(JOBS, ("number",), ("id",)),
+    *(
+        _Moved(table, keys, keys)
+        for table in (FLEET, ROLLOUTS, ROLLOUT_DEVICES, ROLLOUT_COUNTS)
+        for keys in (tuple(column.name for column in table.primary_key),)
+    ),
 )
 _OVER = JOBS.c.state.in_(("done", "failed", "cancelled"))
 
@@ -145,18 +161,20 @@ def move_bundles(folder: Path, target: ObjectBundles | None) -> Iterator[BundleR
 
 
 def _batches(moved: _Moved, source: Database) -> Iterator[list[dict[str, Any]]]:
-    by, last = moved.table.c[moved.by], None
+    by, last = [moved.table.c[name] for name in moved.by], None
     while True:
-        query = sa.select(by.label("_by"), *moved.columns).order_by(by).limit(_ROWS_AT_ONCE)
+        shown = (column.label(f"_{column.name}") for column in by)
+        query = sa.select(*shown, *moved.columns).order_by(*by).limit(_ROWS_AT_ONCE)
         if moved.table is JOBS:
             query = query.where(_OVER)
         with source.reading() as connection:
-            found = connection.execute(query if last is None else query.where(by > last)).all()
+            after = query if last is None else query.where(sa.tuple_(*by) > sa.tuple_(*map(sa.literal, last)))
+            found = connection.execute(after).all()
         if not found:
             return
-        last = found[-1][0]
+        last = found[-1][: len(by)]
         names = [column.name for column in moved.columns]
-        yield [dict(zip(names, row[1:], strict=True)) for row in found]
+        yield [dict(zip(names, row[len(by) :], strict=True)) for row in found]
 
 
 def _not_dropped(connection: sa.Connection, moved: _Moved, batch: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from server.jobs.runner import JobRunner
 from server.jobs.store import JobStore
 from server.metrics import Metrics, Reading
 from server.readiness import Readiness
+from server.rollouts.rollouts import Rollouts
 from server.settings import Settings, database_path
 from server.state.bundle_store import open_bundles
 from server.state.database import Database, utc_now
@@ -52,8 +53,13 @@ class Services:
         self.enrolment_attempts = SharedAttemptLimit(database) if database.is_shared else AttemptLimit()
         self.readiness = Readiness({"database": database.check, "bundles": self.bundles.check})
         self._shares = _shares(database, settings.client_share)
+        self.rollouts = Rollouts(database, self.bundles, now=now)
         self.logs = LogStore(
-            database, keep_lines=settings.keep_log_lines, keep_digests=settings.keep_log_digests, now=now
+            database,
+            keep_lines=settings.keep_log_lines,
+            keep_digests=settings.keep_log_digests,
+            observers=(self.rollouts.observe,),
+            now=now,
         )
         self.metrics = Metrics(self._states())
         self.tracing = new_provider() if tracing_wanted() else None
@@ -83,6 +89,13 @@ class Services:
             Reading("pathweave_bundles", "Bundles that are served, and those that are broken.", self._bundles, "state"),
             Reading("pathweave_jobs", "Packaging jobs by state.", lambda: self.jobs.counts(), "state"),
             Reading("pathweave_devices", "Devices that sent logs.", lambda: {"": float(self.logs.device_count())}),
+            Reading("pathweave_rollouts", "Rollouts by state.", self.rollouts.states, "state"),
+            Reading(
+                "pathweave_bundle_devices",
+                "Devices by the bundle and version that their log lines named last.",
+                self.rollouts.versions_in_the_field,
+                "bundle",
+            ),
         ]
 
     def _bundles(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The operator's side of releases: a folder of key lists, and signing ``release.json`` beside a bundle.
+"""The operator's side of releases: a folder of key lists, and signing release or rollback beside a bundle.
 
 Used by the packager's commands and by a server that publishes what its jobs made.
 """
@@ -15,6 +15,7 @@ from device_sdk.errors import StorageError, UsageError
 from device_sdk.files.atomic import write_atomically
 from device_sdk.signing import signatures
 from device_sdk.signing.release import KEYS_MAX_BYTES, RELEASE, RELEASE_CONTEXT, Release, list_digest, pinned_list, utc
+from device_sdk.signing.rollback import ROLLBACK, ROLLBACK_CONTEXT, Rollback, verify_rollback
 from device_sdk.signing.signatures import LATEST_S, Envelope, encode_envelope
 from device_sdk.signing.trust import TrustedKeys
 
@@ -54,6 +55,41 @@ def sign_release(folder: Path, chain: TrustedKeys, private_key: Path, *, now_s: 
     bundle = Bundle.open(folder)
     bundle.verify()
     return write_release(bundle, chain, private_key, now_s, days)
+
+
+def sign_rollback(
+    folder: Path, chain: TrustedKeys | None, private_key: Path, *, from_version: int, now_s: int, days: float
+) -> Rollback:
+    """Verify the bundle in ``folder`` and write the permission to go back to it from up to ``from_version``.
+
+    ``chain``: the key lists of the devices; None: they trust ``private_key`` alone.
+
+    Raises:
+        UsageError: the key may not sign, or the bundle is not below that version.
+        BundleError: the bundle is damaged. SignatureError: the key file cannot be used. StorageError.
+    """
+    if chain is not None:
+        require_usable(chain, private_key, now_s)
+    bundle = Bundle.open(folder)
+    bundle.verify()
+    if bundle.manifest.version >= from_version:
+        raise UsageError(
+            f"{folder} has version {bundle.manifest.version}, which is not below {from_version}",
+            hint="name the folder of the version that devices go back to, and the highest one that they may have",
+        )
+    rollback = Rollback(
+        name=bundle.manifest.name,
+        from_version=from_version,
+        to_version=bundle.manifest.version,
+        to_manifest_sha256=bundle.digest,
+        signed_at_s=now_s,
+        expires_at_s=min(LATEST_S, now_s + round(days * DAY_S)),
+    )
+    envelope = Envelope(msgspec.json.encode(rollback).decode()).with_signature(private_key, context=ROLLBACK_CONTEXT)
+    data = encode_envelope(envelope)
+    verify_rollback(data, frozenset((signatures.public_half(private_key),)))
+    write_atomically(bundle.folder / ROLLBACK, data)
+    return rollback
 
 
 def require_usable(chain: TrustedKeys, private_key: Path, now_s: int) -> None:

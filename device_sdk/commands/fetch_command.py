@@ -33,6 +33,7 @@ FALLBACKS = {
 @click.option("--device-factor", type=float, help="For that choice: this device is so many times slower.")
 @click.option("--uplink-mbps", type=float, help="For that choice: the uplink [default: measured].")
 @fallback_option
+@click.option("--tag", "tags", multiple=True, help="NAME=VALUE of this device, for rollouts; kept. Repeatable.")
 @click.option("--exit-memory-mb", type=click.FloatRange(min=0), help="Hold only the exits worth this memory (MEEdge).")
 def fetch(
     bundle: str,
@@ -46,6 +47,7 @@ def fetch(
     device_factor: float | None,
     uplink_mbps: float | None,
     fallback: Fallback | None,
+    tags: tuple[str, ...],
     exit_memory_mb: float | None,
     as_json: bool,
 ) -> None:
@@ -55,6 +57,7 @@ def fetch(
     --device-factor, or by one that this device kept. With --exit-memory-mb, which exits to hold is chosen by accuracies
     that the packager measured and MACs.
     """
+    from device_sdk.delivery.assignment import decode_tags
     from device_sdk.session.adaptive_model import AdaptiveModel
 
     chooses = any(one is not None for one in (memory_mb, device_factor, uplink_mbps, fallback))
@@ -84,6 +87,7 @@ def fetch(
         bundle,
         trust=trust,
         token=token,
+        tags=decode_tags(",".join(tags)) if tags else None,
         threads=threads,
         plan=plan,
         exits=None if exit_memory_mb is None else (),

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,12 +15,29 @@ from device_sdk.bundles.held_part import ChoosePart, everything
 from device_sdk.bundles.manifest import Manifest
 from device_sdk.bundles.manifest_reading import decode_manifest
 from device_sdk.bundles.runnable import RenditionFilter, part_with_exits, runnable_part
+from device_sdk.delivery.assignment import (
+    ASSIGNMENT,
+    ASSIGNMENT_MAX_BYTES,
+    VERSIONS,
+    Assignment,
+    asking_headers,
+    decode_assignment,
+)
 from device_sdk.delivery.blobs import BlobFetcher, Tally, missing_blobs
 from device_sdk.delivery.key_lists import fetch_lists
+from device_sdk.delivery.refusals import Offered, Refusal
+from device_sdk.delivery.rollbacks import require_rollback
 from device_sdk.delivery.schedule import Schedule
 from device_sdk.delivery.store import BundleStore, StoredBundle
 from device_sdk.delivery.time_marks import raise_time_mark
-from device_sdk.errors import PathweaveError, RefusedError, SignatureError, TransferError, UsageError
+from device_sdk.errors import (
+    PathweaveError,
+    ProtocolError,
+    RefusedError,
+    SignatureError,
+    TransferError,
+    UsageError,
+)
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.signing import signatures
 from device_sdk.signing.release import (
@@ -50,7 +67,8 @@ class Delivered:
     """A bundle in the store, ready for ``Bundle.open(folder, blobs=blobs, trust=…)``.
 
     ``source``: ``unchanged``: the server still has the last good bundle; ``kept``: fetching failed, so it is the last
-    good bundle, and ``failure`` is the reason in one line. ``resumed``: number of resumed transfers.
+    good bundle, and ``failure`` is the reason in one line. ``resumed``: number of resumed transfers. ``rollback_from``:
+    of the signed rollback that permits this version, if one was needed. ``refused``: what was offered instead.
     """
 
     folder: Path
@@ -63,6 +81,8 @@ class Delivered:
     bytes_fetched: int
     resumed: int
     failure: str | None = None
+    rollback_from: int | None = None
+    refused: Refusal | None = None
 
 
 def fetch_bundle(
@@ -74,6 +94,8 @@ def fetch_bundle(
     allow_rollback: bool = False,
     accepts: RenditionFilter | None = None,
     part: ChoosePart = everything,
+    device: str | None = None,
+    tags: Mapping[str, str] | None = None,
     deadlines: Deadlines = DEADLINES,
     update_deadlines: Deadlines = UPDATE_DEADLINES,
     attempts: int = ATTEMPTS,
@@ -84,15 +106,17 @@ def fetch_bundle(
 ) -> Delivered:
     """Fetch the bundle at ``url`` to the ``store``; on failure, return the last good bundle of that URL.
 
-    1. fetch manifest.json and manifest.sig; 2. verify the signature over the exact bytes, then parse them. With key
-    lists instead: newer lists, release.json, and the manifest that it names, unless something has expired; 3. refuse
-    another name than this URL had at first, a version below the high-water mark, and other bytes under the version of
-    the mark; 4. fetch the blobs that are not in the store, each verified before it is stored; 5. store manifest and
-    signature.
+    With a ``device``: 0. ask which version is this device's, with its ``tags`` (None: those of before); a server that
+    rolls nothing out answers 404, and the highest version comes. 1. fetch manifest.json and manifest.sig; 2. verify the
+    signature over the exact bytes, then parse them. With key lists instead: newer lists, release.json, and the manifest
+    that it names, unless something has expired; 3. refuse another name than this URL had at first, a version below the
+    high-water mark without a signed rollback to it, and other bytes under the version of the mark; 4. fetch the blobs
+    that are not in the store, each verified before it is stored; 5. store manifest and signature.
 
     The result is not yet the last good bundle: call ``store.remember_good(url, name, digest)`` after its self-test
-    passed. ``accepts``, ``part``: only the blobs of the accepted renditions and of this part are fetched; open the
-    bundle with the same. ``part`` is asked once the manifest is verified, before any blob is fetched.
+    passed, with its ``rollback_from``. ``accepts``, ``part``: only the blobs of the accepted renditions and of this
+    part are fetched; open the bundle with the same. ``part`` is asked once the manifest is verified, before any blob is
+    fetched.
 
     ``deadlines.idle_s`` is per request, ``total_s`` for the whole delivery; ``update_deadlines`` hold instead where
     there is a last good bundle. It fails after ``attempts`` consecutive attempts without a new byte, and below the
@@ -100,7 +124,7 @@ def fetch_bundle(
     blobs are kept. ``wall_clock``: seconds since 1970, for what expires.
 
     Raises:
-        UsageError: ``url`` is not an address.
+        UsageError: ``url`` is not an address, or the tags cannot be sent.
         BundleError (refused), TransferError (not received), StorageError, RuntimeFailedError (``accepts`` refuses all
             renditions of an original block): and there is no last good bundle.
     """
@@ -110,11 +134,24 @@ def fetch_bundle(
     schedule = Schedule(limits.idle_s, clock() + limits.total_s, attempts, sleep, clock)
     shown = progress or SilentProgress()
     trusted = load_trust(trust)
+    asks = None if device is None else asking_headers(device, tags)
     delivery = _Delivery(
-        url, store, transport, trusted, allow_rollback, accepts, part, schedule, wall_clock, shown, Tally()
+        url,
+        store,
+        transport,
+        trusted,
+        allow_rollback,
+        accepts,
+        part,
+        asks,
+        schedule,
+        wall_clock,
+        shown,
+        Tally(),
+        Offered(),
     )
     try:
-        return delivery.run()
+        return delivery.ask().run()
     except UsageError:
         raise
     except PathweaveError as error:
@@ -122,7 +159,7 @@ def fetch_bundle(
         if good is None:
             raise
         _log.warning("%s: %s; the last good version, %d, stays in use", url, error, good.version)
-        return delivery.kept(good, failure=str(error))
+        return delivery.kept(good, error)
 
 
 @dataclass(frozen=True)
@@ -148,16 +185,38 @@ class _Delivery:
     allow_rollback: bool
     accepts: RenditionFilter | None
     part: ChoosePart
+    asks: Mapping[str, str] | None
     schedule: Schedule
     wall_clock: Callable[[], float]
     progress: Progress
     tally: Tally
+    offer: Offered
+    assigned: Assignment | None = None
+
+    @property
+    def place(self) -> str:
+        """The address that files are fetched from; ``url`` stays what the bundle is known by."""
+        return self.url if self.assigned is None else f"{self.url}/{VERSIONS}/{self.assigned.version}"
+
+    def ask(self) -> _Delivery:
+        """The delivery of the version that is assigned to this device, if the server assigns any."""
+        if self.asks is None:
+            return self
+        try:
+            data = self._fetch_small(ASSIGNMENT, ASSIGNMENT_MAX_BYTES, self.asks)
+        except RefusedError as error:
+            if error.status == 404:
+                return self
+            raise
+        assigned = decode_assignment(data)
+        self.offer.version = assigned.version
+        return replace(self, assigned=assigned)
 
     def run(self) -> Delivered:
         """The steps of ``fetch_bundle``, restarted if the server replaced the bundle in between."""
         for turn in range(REPLACED_TRIES):
             fetched = self._fetch_signed()  # 1, 2
-            self._refuse(fetched)  # 3
+            rollback_from = self._refuse(fetched)  # 3
             try:
                 self._fetch_blobs(fetched.manifest.name, self._wanted(fetched))  # 4
             except RefusedError as error:
@@ -165,12 +224,13 @@ class _Delivery:
                     raise
                 self.schedule.pause(turn)
             else:
-                return self._keep(fetched)  # 5
+                return replace(self._keep(fetched), rollback_from=rollback_from)  # 5
         raise TransferError(f"{self.url} was replaced again and again while it was fetched")
 
-    def kept(self, good: StoredBundle, *, failure: str) -> Delivered:
+    def kept(self, good: StoredBundle, error: PathweaveError) -> Delivered:
         """The last good bundle as the result, with the reason."""
-        return self._delivered(good, "kept", failure=failure)
+        refused = self.offer.refused(error, kept_version=good.version, kept_digest=good.digest)
+        return replace(self._delivered(good, "kept"), failure=str(error), refused=refused)
 
     def _fetch_signed(self) -> _Fetched:
         return self._fetch_released(self.trust) if isinstance(self.trust, TrustedKeys) else self._fetch_manifest()
@@ -241,11 +301,13 @@ class _Delivery:
         if self.trust is not None:
             self.trust.verify(SignedParts(self.url, data, signature, None))
 
-    def _fetch_small(self, name: str, max_bytes: int) -> bytes:
+    def _fetch_small(self, name: str, max_bytes: int, headers: Mapping[str, str] | None = None) -> bytes:
         def request(deadlines: Deadlines) -> bytes:
-            address = f"{self.url}/{name}"
+            address = f"{self.place}/{name}"
             data = bytearray()
-            with self.transport.send("GET", address, deadlines=deadlines, max_bytes=max_bytes) as reply:
+            with self.transport.send(
+                "GET", address, headers=headers, deadlines=deadlines, max_bytes=max_bytes
+            ) as reply:
                 require_success(reply, what=address)
                 for chunk in reply.chunks():
                     data += chunk
@@ -254,9 +316,29 @@ class _Delivery:
 
         return self.schedule.retry(request)
 
-    def _refuse(self, fetched: _Fetched) -> None:
-        name, version = fetched.manifest.name, fetched.manifest.version
-        self.store.refuse(self.url, name, version, fetched.digest, allow_rollback=self.allow_rollback)
+    def _refuse(self, fetched: _Fetched) -> int | None:
+        """Refuse what may not be installed. Returns the version that a signed rollback is from, if one was needed."""
+        name, version, digest = fetched.manifest.name, fetched.manifest.version, fetched.digest
+        self.offer.version, self.offer.digest = version, digest
+        if self.assigned is not None and version != self.assigned.version:
+            raise ProtocolError(f"{self.place} has version {version} of {name}")
+        mark = self.store.highest(name)
+        goes_back = mark is not None and version < mark.version and not mark.permits(version, digest)
+        if mark is None or not goes_back or self.allow_rollback or self.assigned is None or not self.assigned.rollback:
+            self.store.refuse(self.url, name, version, digest, allow_rollback=self.allow_rollback)
+            return None
+        rollback = require_rollback(
+            self.store,
+            self._fetch_small,
+            self.trust,
+            name=name,
+            version=version,
+            digest=digest,
+            had=mark.version,
+            clock_s=self.wall_clock(),
+        )
+        self.store.refuse(self.url, name, version, digest, allow_rollback=True)  # its name
+        return rollback.from_version
 
     def _wanted(self, fetched: _Fetched) -> dict[str, int | None]:
         """The blobs of the part, with their sizes where they are stated."""
@@ -270,7 +352,7 @@ class _Delivery:
             return
         total_bytes = sum(size or 0 for size in missing.values())
         with self.progress.task(f"fetch {name}", total_bytes) as task:
-            fetcher = BlobFetcher(self.url, self.store, self.transport, self.schedule, self.tally, task.advance)
+            fetcher = BlobFetcher(self.place, self.store, self.transport, self.schedule, self.tally, task.advance)
             fetcher.fetch_all(missing)
 
     def _keep(self, fetched: _Fetched) -> Delivered:
@@ -281,9 +363,7 @@ class _Delivery:
         bundle = StoredBundle(name, fetched.manifest.version, digest, folder)
         return self._delivered(bundle, "unchanged" if same else "downloaded")
 
-    def _delivered(
-        self, bundle: StoredBundle, source: Literal["downloaded", "unchanged", "kept"], failure: str | None = None
-    ) -> Delivered:
+    def _delivered(self, bundle: StoredBundle, source: Literal["downloaded", "unchanged", "kept"]) -> Delivered:
         return Delivered(
             folder=bundle.folder,
             blobs=self.store.blobs,
@@ -294,5 +374,4 @@ class _Delivery:
             blobs_fetched=self.tally.blobs,
             bytes_fetched=self.tally.size_bytes,
             resumed=self.tally.resumed,
-            failure=failure,
         )

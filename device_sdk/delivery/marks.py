@@ -19,12 +19,20 @@ ADDRESSES_MAX = 64  # more are forgotten, the oldest first
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Bundle ``name`` was installed in ``version``, with the manifest ``digest``, from ``addresses`` (their sha256)."""
+    """Bundle ``name`` was installed in ``version``, with the manifest ``digest``, from ``addresses`` (their sha256).
+
+    ``rolled_back_to``: digest of the lower version that a signed rollback let this device install since.
+    """
 
     name: str
     version: int
     digest: str
     addresses: tuple[str, ...] = ()
+    rolled_back_to: str | msgspec.UnsetType = msgspec.UNSET
+
+    def permits(self, version: int, digest: str) -> bool:
+        """True if a bundle is not below the mark, or is the one that this device was rolled back to."""
+        return version > self.version or digest in (self.digest, self.rolled_back_to)
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -41,7 +49,8 @@ def encode_mark(mark: Mark | TimeMark) -> bytes:
 def decode_mark(data: bytes) -> Mark:
     """Raises ValueError: the record is damaged."""
     mark = decode_json(_checked(data), Mark)
-    if not _DIGEST.fullmatch(mark.digest):
+    back = mark.rolled_back_to
+    if not _DIGEST.fullmatch(mark.digest) or not (back is msgspec.UNSET or _DIGEST.fullmatch(back)):
         raise ValueError("it names no digest")
     return mark
 
@@ -64,7 +73,7 @@ def refuse_rollback(mark: Mark | None, *, name: str, version: int, digest: str, 
     Raises:
         RollbackError: refused.
     """
-    if mark is None or version > mark.version or digest == mark.digest:
+    if mark is None or mark.permits(version, digest):
         return
     if version < mark.version:
         raise RollbackError(

@@ -156,10 +156,13 @@ class BundleStore:
         write_if_changed(folder / MANIFEST, manifest)
         return folder
 
-    def remember_good(self, url: str, name: str, digest: str, *, allow_rollback: bool = False) -> None:
+    def remember_good(
+        self, url: str, name: str, digest: str, *, allow_rollback: bool = False, rollback_from: int | None = None
+    ) -> None:
         """Make the bundle with this digest the last good one of ``url``, the fallback of later downloads.
 
-        Nothing is written that is there already.
+        Nothing is written that is there already. ``allow_rollback`` lowers the mark. ``rollback_from``: a signed
+        rollback permits it to devices that have had this version at most; the mark stays where it is.
 
         Raises:
             BundleError: it is not in the store, or ``url`` has another name.
@@ -170,12 +173,16 @@ class BundleStore:
         if stored is None:
             raise BundleError(f"the store has no bundle {name} with digest {digest[:12]}…")
         with self.writing():
-            self.refuse(url, name, stored.version, digest, allow_rollback=allow_rollback)
+            had = self.highest(name)
+            rolled_back = rollback_from is not None and had is not None and had.version <= rollback_from
+            self.refuse(url, name, stored.version, digest, allow_rollback=allow_rollback or rolled_back)
             replaced = self._read_digest(name, CURRENT)
             if replaced not in (None, digest):
                 write_if_changed(self.folder_of(name) / PREVIOUS, f"{replaced}\n".encode())
             write_if_changed(self.folder_of(name) / CURRENT, f"{digest}\n".encode())
-            data = encode_mark(self._raised(self._mark(name), url, stored, lower=allow_rollback))
+            marks = [mark for mark in (had, self._mark(name)) if mark is not None]
+            mark = max(marks, key=lambda one: one.version, default=None)
+            data = encode_mark(self._raised(mark, url, stored, lower=allow_rollback, rolled_back=rolled_back))
             for copy in MARKS:  # last: until then a mark is too low, never too high
                 write_if_changed(self.folder_of(name) / copy, data)
 
@@ -198,7 +205,8 @@ class BundleStore:
             return mark
         current = self._load(name, digest)
         if current is not None and (mark is None or current.version > mark.version):
-            return Mark(name, current.version, current.digest)
+            known = () if mark is None else mark.addresses
+            return Mark(name, current.version, current.digest, known)
         return mark
 
     def last_good(self, name: str, *, allow_rollback: bool = False) -> StoredBundle | None:
@@ -213,7 +221,8 @@ class BundleStore:
             stored = self._load(name, digest)
             if stored is None:
                 continue
-            if mark is not None and stored.version < mark.version and not allow_rollback:
+            below = mark is not None and stored.version < mark.version and digest != mark.rolled_back_to
+            if mark is not None and below and not allow_rollback:
                 _log.warning("version %d of %s is here, but this device has had %d", stored.version, name, mark.version)
                 continue
             return stored
@@ -257,12 +266,13 @@ class BundleStore:
         found = {self._read_digest(name, CURRENT), self._read_digest(name, PREVIOUS), mark.digest if mark else None}
         return {digest for digest in found if digest is not None}
 
-    def _raised(self, mark: Mark | None, url: str, stored: StoredBundle, *, lower: bool) -> Mark:
+    def _raised(self, mark: Mark | None, url: str, stored: StoredBundle, *, lower: bool, rolled_back: bool) -> Mark:
         """The mark with ``stored``. Where there are no locks, another process may have raised it since the check."""
         known = () if mark is None else mark.addresses
         addresses = tuple(dict.fromkeys((*known, _address(url))))[-ADDRESSES_MAX:]
         if mark is not None and mark.version > stored.version and not lower:
-            return Mark(mark.name, mark.version, mark.digest, addresses)
+            back = stored.digest if rolled_back else mark.rolled_back_to
+            return Mark(mark.name, mark.version, mark.digest, addresses, back)
         return Mark(stored.name, stored.version, stored.digest, addresses)
 
     def _pinned(self, url: str) -> str | None:

@@ -20,6 +20,7 @@ from device_sdk.supernet.cost import PlanCost, Uplink
 
 if TYPE_CHECKING:
     from device_sdk.delivery.download import Delivered as Delivery
+    from device_sdk.delivery.refusals import Refusal
     from device_sdk.policies.found import Found
     from device_sdk.policies.measured_splits.decision import SplitDecision
     from device_sdk.policies.planning.choice import Choice
@@ -89,6 +90,19 @@ class Delivered(msgspec.Struct, frozen=True, tag="delivered", tag_field="event")
     bytes_fetched: int
     resumed: int
     failure: str | None
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused", tag_field="event"):
+    """A version from a server is not used here; the line's bundle is the one that is.
+
+    ``digest``: of its manifest, if that came. ``reason``: ``self_test``, ``memory``, ``expired``, ``signature``,
+    ``rollback``, ``transfer``, ``storage`` or ``bundle``; ``failure``: in words.
+    """
+
+    version: int
+    digest: str | None
+    reason: str
+    failure: str
 
 
 class ExitsExchanged(msgspec.Struct, frozen=True, tag="exits_exchanged", tag_field="event"):
@@ -255,6 +269,7 @@ Event = (
     | Adapted
     | Infeasible
     | Delivered
+    | Refused
     | ExitsExchanged
     | Calibrated
     | PlanChosen
@@ -350,6 +365,11 @@ def delivered(delivery: Delivery) -> Delivered:
         resumed=delivery.resumed,
         failure=delivery.failure,
     )
+
+
+def refused(refusal: Refusal, failure: str | None) -> Refused:
+    """A version that was offered is not used."""
+    return Refused(refusal.version, refusal.digest, refusal.reason, failure or "")
 
 
 def profiled(profile: Profile) -> Profiled:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -160,6 +160,7 @@ class AdaptiveModel:
         trust: Trustable | Unstated = UNSTATED,
         token: str | None = None,
         allow_rollback: bool = False,
+        tags: Mapping[str, str] | None = None,
         update_deadline_s: float = UPDATE_DEADLINE_S,
         runtime: str = "onnxruntime",
         threads: int = 1,
@@ -179,16 +180,17 @@ class AdaptiveModel:
         last, else with the full model. From a server only blobs that are not here yet are fetched; if it cannot be
         reached, or what it sends cannot be used, the last good bundle opens and the log says why. ``token``: of the
         server. ``allow_rollback``: take a version or a key list below one that this device has had, or other contents
-        under its version. ``update_deadline_s``: for fetching, where there is a last good bundle; what came by then is
-        kept. ``provider``: of the runtime, such as ``CUDAExecutionProvider``; one that is not here is refused, never
-        replaced silently. ``spin_us``: microseconds for which each of several threads waits on the processor before it
-        sleeps: shorter calls for more power (docs/guide/profiling.md). ``memory_cap_mb``: for all that is loaded,
-        beyond the bare runtime; a plan that needs more runs in pages (docs/guide/memory.md). ``exits``: those to begin
-        with, for example none: blobs of the others are not fetched (default: all); later the set that was held last
-        opens again. ``plan``: runs from now on, and only what it needs on this device is fetched and held, also of
-        later versions: of a split with another fallback than the subnet, the head (docs/guide/head_only.md); "whole":
-        everything again. ``state_folder``: where fetched bundles, profiles, the plan and the log are kept (default: the
-        user's folder for state).
+        under its version. ``tags``: of this device, such as its region: a server chooses by them, and by this device's
+        random name, whom a release goes to first. ``update_deadline_s``: for fetching, where there is a last good
+        bundle; what came by then is kept. ``provider``: of the runtime, such as ``CUDAExecutionProvider``; one that is
+        not here is refused, never replaced silently. ``spin_us``: microseconds for which each of several threads waits
+        on the processor before it sleeps: shorter calls for more power (docs/guide/profiling.md). ``memory_cap_mb``:
+        for all that is loaded, beyond the bare runtime; a plan that needs more runs in pages (docs/guide/memory.md).
+        ``exits``: those to begin with, for example none: blobs of the others are not fetched (default: all); later the
+        set that was held last opens again. ``plan``: runs from now on, and only what it needs on this device is fetched
+        and held, also of later versions: of a split with another fallback than the subnet, the head
+        (docs/guide/head_only.md); "whole": everything again. ``state_folder``: where fetched bundles, profiles, the
+        plan and the log are kept (default: the user's folder for state).
 
         Raises:
             UsageError: ``trust`` is left out, and ``location`` is an address; ``plan`` does not fit the bundle's graph;
@@ -211,6 +213,7 @@ class AdaptiveModel:
             trust=trust,
             token=token,
             allow_rollback=allow_rollback,
+            tags=tags,
             update_deadline_s=update_deadline_s,
             runtime=engine,
             settings=settings,
@@ -235,6 +238,8 @@ class AdaptiveModel:
         )
         if delivery is not None:
             model.log.write(adaptation_log.delivered(delivery))
+            if delivery.refused is not None:
+                model.log.write(adaptation_log.refused(delivery.refused, delivery.failure))
         model._start(plan if isinstance(plan, Plan) else None)
         return model
 

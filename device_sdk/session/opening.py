@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -34,7 +34,7 @@ from device_sdk.progress import Progress, SilentProgress
 from device_sdk.runtimes import runs_on
 from device_sdk.runtimes.port import Runtime
 from device_sdk.runtimes.settings import RuntimeSettings
-from device_sdk.session.device_state import DeviceState, SelfTestAttempts, save_part
+from device_sdk.session.device_state import DeviceState, SelfTestAttempts, device_id, save_part
 from device_sdk.session.exits import Origin
 from device_sdk.session.wanted_part import WantedPart
 from device_sdk.signing.trust import UNSTATED, Trust, Trustable, Unstated, load_trust
@@ -116,6 +116,7 @@ def open_location(
     trust: Trustable | Unstated = UNSTATED,
     token: str | None = None,
     allow_rollback: bool = False,
+    tags: Mapping[str, str] | None = None,
     update_deadline_s: float = UPDATE_DEADLINE_S,
     runtime: Runtime,
     settings: RuntimeSettings,
@@ -132,8 +133,8 @@ def open_location(
 
     Renditions that ``accepts`` refuses are neither fetched nor part of the opened bundle. Of the others it has the part
     that ``WantedPart`` chooses by ``plan`` and ``exits``. ``self_test``: by default
-    ``run_guarded_self_test`` with a runtime of the same ``settings`` as ``runtime``. ``wall_clock``: seconds since
-    1970, for what expires.
+    ``run_guarded_self_test`` with a runtime of the same ``settings`` as ``runtime``. ``tags``: of this device, for
+    servers that roll releases out. ``wall_clock``: seconds since 1970, for what expires.
 
     Raises:
         UsageError: ``trust`` is left out, and ``location`` is an address.
@@ -176,6 +177,8 @@ def open_location(
                 allow_rollback=allow_rollback,
                 accepts=accepts,
                 part=wanted,
+                device=device_id(state_folder),
+                tags=tags,
                 update_deadlines=replace(UPDATE_DEADLINES, total_s=update_deadline_s),
                 progress=shown,
                 wall_clock=wall_clock,
@@ -218,6 +221,7 @@ def manifest_at(
     *,
     trust: Trustable | Unstated = UNSTATED,
     token: str | None = None,
+    tags: Mapping[str, str] | None = None,
     accepts: RenditionFilter,
     state_folder: Path,
 ) -> Bundle:
@@ -234,7 +238,10 @@ def manifest_at(
         return HeldPart((), frozenset())
 
     with if_possible(store.installing()), contextlib.closing(make_transport(url, token=token)) as transport:
-        fetched = fetch_bundle(url, store, transport, trust=trusted, accepts=accepts, part=nothing)
+        device = device_id(state_folder)
+        fetched = fetch_bundle(
+            url, store, transport, trust=trusted, accepts=accepts, part=nothing, device=device, tags=tags
+        )
         bundle = _open_stored(fetched.folder, store, trusted, accepts, nothing)
     return Bundle(
         bundle.folder,
@@ -332,7 +339,9 @@ class _Opening:
             return self._open_kept(kept, delivered, error)
         try:
             name, digest = bundle.manifest.name, bundle.digest
-            self.store.remember_good(self.url, name, digest, allow_rollback=self.allow_rollback)
+            self.store.remember_good(
+                self.url, name, digest, allow_rollback=self.allow_rollback, rollback_from=delivered.rollback_from
+            )
         except (BundleError, StorageError) as error:  # another process was faster with a newer one; a full disk
             kept = self._other_good(delivered)
             if kept is not None:
@@ -343,6 +352,9 @@ class _Opening:
         return bundle, delivered
 
     def _open_kept(self, kept: StoredBundle, delivered: Delivered, error: Exception) -> tuple[Bundle, Delivered]:
+        from device_sdk.delivery.refusals import Offered
+
+        offer = Offered(delivered.version, delivered.digest)
         _log.warning(
             "version %s is not used here, version %s stays: %s",
             delivered.version,
@@ -358,6 +370,8 @@ class _Opening:
             version=kept.version,
             source="kept",
             failure=str(error),
+            rollback_from=None,
+            refused=offer.refused(error, kept_version=kept.version, kept_digest=kept.digest),
         )
 
     def _other_good(self, delivered: Delivered) -> StoredBundle | None:

@@ -190,10 +190,18 @@ def require_unexpired(release: Release, newest: KeyList, *, clock_s: float, mark
         (f"the release of {release.name} {release.version}", release.expires_at_s),
         (f"key list {newest.number}", newest.expires_at_s),
     ):
-        _require_unexpired(what, expires_at_s, clock_s=clock_s, proven_s=proven_s)
+        refuse_expired(what, expires_at_s, clock_s=clock_s, proven_s=proven_s, renew=_RENEW)
 
 
-def _require_unexpired(what: str, expires_at_s: int, *, clock_s: float, proven_s: int) -> None:
+_RENEW = "ask who runs the server to renew it (pathweave sign release renew)"
+
+
+def refuse_expired(what: str, expires_at_s: int, *, clock_s: float, proven_s: int, renew: str) -> None:
+    """Refuse ``what`` if it has expired by the device's clock or by ``proven_s``, the latest time that is signed.
+
+    Raises:
+        ExpiredError: refused; ``renew`` is its hint. ClockError: refused, but the device's own clock may be the reason.
+    """
     if max(clock_s, proven_s) <= expires_at_s:
         return
     if proven_s <= expires_at_s and clock_s - expires_at_s > CLOCK_DOUBT_S:
@@ -203,7 +211,7 @@ def _require_unexpired(what: str, expires_at_s: int, *, clock_s: float, proven_s
         )
     raise ExpiredError(
         f"{what} expired on {utc(expires_at_s)}: newer ones may be withheld",
-        hint="ask who runs the server to renew it (pathweave sign release renew)",
+        hint=renew,
     )
 
 

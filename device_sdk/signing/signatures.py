@@ -77,7 +77,12 @@ def is_signature(signature: bytes, data: bytes, *, public_key: str) -> bool:
 
 def key_digits(public_key: Path) -> str:
     """The 32 bytes of the key in a public PEM file, as hexadecimal digits. Raises SignatureError: it is none."""
-    return _load_public(_read(public_key), str(public_key)).public_bytes_raw().hex()
+    return pem_digits(_read(public_key), name=str(public_key))
+
+
+def pem_digits(pem: bytes, *, name: str) -> str:
+    """The same of the bytes of that file. Raises SignatureError: it is none."""
+    return _load_public(pem, name).public_bytes_raw().hex()
 
 
 def public_half(private_key: Path) -> str:

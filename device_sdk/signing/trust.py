@@ -54,6 +54,9 @@ class Trust(Protocol):
             SignatureError, UnsupportedFormatError: it cannot be verified.
         """
 
+    def signers(self) -> frozenset[str]:
+        """The keys that may sign releases and rollbacks now, as 64 hexadecimal digits each."""
+
 
 @dataclass(frozen=True)
 class TrustedKey:
@@ -68,6 +71,10 @@ class TrustedKey:
             raise SignatureError(f"{parts.source} is not signed, but a trusted key was given")
         signatures.verify_pem(parts.manifest, parts.signature, pem=self.pem, name=self.name)
         return None
+
+    def signers(self) -> frozenset[str]:
+        """This key."""
+        return frozenset((signatures.pem_digits(self.pem, name=self.name),))
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,10 @@ class TrustedKeys:
         release = self._release(parts.release)
         require_same_manifest(release, parts.manifest)
         return release
+
+    def signers(self) -> frozenset[str]:
+        """The release keys of the newest list."""
+        return frozenset(self.newest.release_keys)
 
     def _has_signed(self, parts: SignedParts) -> bool:
         signature = parts.signature

@@ -1,4 +1,4 @@
-"""``pathweave sign key …`` and ``pathweave sign release …``."""
+"""``pathweave sign key …``, ``pathweave sign release …`` and ``pathweave sign rollback``."""
 
 from __future__ import annotations
 
@@ -212,6 +212,27 @@ def renew(folder: Path, keys: Path, private_key: Path, within_days: float, expir
         for one in done
     ]
     emit({"releases": shown}, as_json=as_json, text="\n".join(map(_renewal, done)) or f"{folder} has no bundle")
+
+
+@sign.command("rollback")
+@click.argument("bundle", type=_existing_folder)
+@click.option("--from-version", type=click.IntRange(min=2), required=True, help="Highest version to go back from.")
+@click.option("--key", "private_key", required=True, type=_key_file, help="Private release key, or the devices' key.")
+@click.option("--keys", type=_existing_folder, help="Folder of the key lists, if devices trust them.")
+@_release_days
+@json_option
+def rollback(
+    bundle: Path, from_version: int, private_key: Path, keys: Path | None, expires_days: float, as_json: bool
+) -> None:
+    """Write rollback.json beside BUNDLE: devices may go back to it from newer versions, if the server says so."""
+    from device_sdk.bundles import releasing
+
+    chain = None if keys is None else releasing.read_chain(keys)
+    made = releasing.sign_rollback(
+        bundle, chain, private_key, from_version=from_version, now_s=_now_s(), days=expires_days
+    )
+    text = f"devices with {made.name} {from_version} or lower may go back to {made.to_version}"
+    emit(msgspec.to_builtins(made), as_json=as_json, text=f"{text} until {_date(made.expires_at_s)}")
 
 
 def _now_s() -> int:

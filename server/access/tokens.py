@@ -216,13 +216,17 @@ class Gate:
             return Client(FIXED, Scope.OPERATOR)
         return self._tokens.owner(token)
 
+    def is_device(self, client: Client, device: str) -> bool:
+        """True if ``client`` speaks for ``device`` already. Binds nothing."""
+        return client.device == device or (client.device is None and (client.may(Scope.OPERATOR) or not self.closed))
+
     def require_device(self, client: Client, device: str) -> None:
         """Check that ``client`` may send log lines of ``device``; its first upload binds an unbound token.
 
         Raises:
             ForbiddenError: it is bound to another, or ``device`` belongs to another client.
         """
-        if client.device == device or (client.device is None and (client.may(Scope.OPERATOR) or not self.closed)):
+        if self.is_device(client, device):
             return
         if client.device is not None:
             raise ForbiddenError(

@@ -17,18 +17,21 @@ from server.errors import NotFoundError
 class ServedBundle:
     """A bundle with the bytes of its manifest, signature and release, read together so that versions are never mixed.
 
-    A release may be renewed at any time; it is verified by devices only.
+    A release and a rollback to this version may be renewed at any time; they are verified by devices only.
     """
 
     bundle: Bundle
     manifest: bytes
     signature: bytes | None
     release: bytes | None
+    rollback: bytes | None
     blob_sizes: Mapping[str, int]
     architectures: int
 
     @classmethod
-    def of(cls, bundle: Bundle, *, release: bytes | None, blob_sizes: Mapping[str, int]) -> ServedBundle:
+    def of(
+        cls, bundle: Bundle, *, release: bytes | None, rollback: bytes | None, blob_sizes: Mapping[str, int]
+    ) -> ServedBundle:
         """The bundle with the files beside its manifest.
 
         Raises:
@@ -38,7 +41,7 @@ class ServedBundle:
         signature = (bundle.folder / SIGNATURE).read_bytes() if bundle.has_signature else None
         if hashlib.sha256(manifest).hexdigest() != bundle.digest:
             raise ManifestError(f"{MANIFEST} was replaced while it was read")
-        return cls(bundle, manifest, signature, release, blob_sizes, architecture_count(bundle.supernet))
+        return cls(bundle, manifest, signature, release, rollback, blob_sizes, architecture_count(bundle.supernet))
 
     @property
     def name(self) -> str:
@@ -98,6 +101,13 @@ class Listing:
             return self.bundles[name]
         except KeyError:
             raise NotFoundError("there is no such bundle", hint="GET /v1/bundles lists them") from None
+
+    def version(self, name: str, version: int) -> ServedBundle:
+        """One version of a bundle (NotFoundError if there is none)."""
+        for served in self.versions(name):
+            if served.version == version:
+                return served
+        raise NotFoundError(f"there is no version {version} of {name}", hint=f"GET /v1/bundles/{name} has the highest")
 
     def with_blob(self, name: str, blob: str) -> ServedBundle:
         """A version of the bundle ``name`` that has ``blob``, so that downloads of older versions can complete.

@@ -16,6 +16,7 @@ from device_sdk.bundles.bundle import BLOBS, MANIFEST, SIGNATURE, Bundle
 from device_sdk.errors import BundleError, ManifestError
 from device_sdk.files.atomic import storage_errors
 from device_sdk.signing.release import KEYS_MAX_BYTES, RELEASE, RELEASE_MAX_BYTES, list_name
+from device_sdk.signing.rollback import ROLLBACK, ROLLBACK_MAX_BYTES
 from server.errors import NotFoundError, PublishError
 from server.state.catalogue import BrokenBundle, Listing, ServedBundle, place_of
 
@@ -73,12 +74,13 @@ class FolderBundles:
         return None
 
     def find_key_list(self, name: str, number: int) -> bytes:
-        """A key list for the bundle ``name``: from its own folder, or from the one that all bundles are in.
+        """A key list for the bundle ``name``: from a folder of its own, or from the one that all bundles are in.
 
         Raises:
             NotFoundError: there is none.
         """
-        for folder in (self.find(name).bundle.folder, self._folder):
+        own = [served.bundle.folder for served in self.listing().versions(name)]
+        for folder in (*own, self._folder):
             data = _read_small(folder / list_name(number), KEYS_MAX_BYTES)
             if data is not None:
                 return data
@@ -169,15 +171,16 @@ def _stamp(folder: Path) -> _Stamp:
             return None
         return status.st_ino, status.st_mtime_ns, status.st_size
 
-    return tuple(stamp_of(folder / name) for name in (MANIFEST, SIGNATURE, RELEASE, BLOBS))
+    return tuple(stamp_of(folder / name) for name in (MANIFEST, SIGNATURE, RELEASE, ROLLBACK, BLOBS))
 
 
 def _open(folder: Path) -> ServedBundle:
     for attempt in range(_OPEN_TRIES):
         bundle = Bundle.open(folder)
         release = _read_small(folder / RELEASE, RELEASE_MAX_BYTES)
+        rollback = _read_small(folder / ROLLBACK, ROLLBACK_MAX_BYTES)
         try:
-            return ServedBundle.of(bundle, release=release, blob_sizes=bundle.blob_sizes())
+            return ServedBundle.of(bundle, release=release, rollback=rollback, blob_sizes=bundle.blob_sizes())
         except ManifestError:
             if attempt + 1 == _OPEN_TRIES:
                 raise

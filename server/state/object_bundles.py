@@ -21,6 +21,7 @@ from device_sdk.bundles.releasing import list_numbers
 from device_sdk.errors import BlobError, BundleError, PathweaveError, StorageError
 from device_sdk.files.atomic import write_if_changed
 from device_sdk.signing.release import KEYS, KEYS_MAX_BYTES, RELEASE, RELEASE_MAX_BYTES, list_name
+from device_sdk.signing.rollback import ROLLBACK, ROLLBACK_MAX_BYTES
 from device_sdk.signing.signatures import SIGNATURE_BYTES
 from server.errors import NotFoundError, PublishError
 from server.state import version_record as records
@@ -44,7 +45,7 @@ class _Name:
 
     tag: str
     entries: dict[int, ServedBundle | BrokenBundle] = field(default_factory=dict)
-    tags: dict[int, tuple[str, str]] = field(default_factory=dict)
+    tags: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 class ObjectBundles:
@@ -159,8 +160,9 @@ class ObjectBundles:
             present = self._store.read(key, max_bytes=records.RECORD_MAX_BYTES)
             if present is None or present.data != data:
                 raise PublishError(f"version {version} of {name} exists already", hint="publish it as another version")
-        if (out / RELEASE).exists():
-            self._replace(records.release_key(name, version), (out / RELEASE).read_bytes())
+        for file, key_of in ((RELEASE, records.release_key), (ROLLBACK, records.rollback_key)):
+            if (out / file).exists():
+                self._replace(key_of(name, version), (out / file).read_bytes())
         self._add_key_lists(out, f"{records.records_of(name)}/")
         self._move_pointer(name)
         self.refresh()
@@ -175,6 +177,7 @@ class ObjectBundles:
             raise NotFoundError(f"there is no version {version} of {name} to remove")
         self._store.delete(records.record_key(name, version))
         self._store.delete(records.release_key(name, version))
+        self._store.delete(records.rollback_key(name, version))
         self._move_pointer(name)
         self.refresh()
 
@@ -253,11 +256,17 @@ class ObjectBundles:
         if record.signature is not None:
             write_if_changed(folder / SIGNATURE, self._small(record.signature, SIGNATURE_BYTES))
         release = self._store.read(records.release_key(name, version), max_bytes=RELEASE_MAX_BYTES)
+        rollback = self._store.read(records.rollback_key(name, version), max_bytes=ROLLBACK_MAX_BYTES)
         self._sizes |= record.blobs
         bundle = Bundle.open(folder, blobs=self._blobs.folder, fetch=self._fetched)
         if (bundle.manifest.name, bundle.manifest.version) != (name, version):
             raise PublishError(f"its manifest says {bundle.manifest.name} {bundle.manifest.version}")
-        return ServedBundle.of(bundle, release=None if release is None else release.data, blob_sizes=record.blobs)
+        return ServedBundle.of(
+            bundle,
+            release=None if release is None else release.data,
+            rollback=None if rollback is None else rollback.data,
+            blob_sizes=record.blobs,
+        )
 
     def _record(self, name: str, version: int) -> VersionRecord:
         key = records.record_key(name, version)
@@ -283,8 +292,8 @@ class ObjectBundles:
             if found is not None:
                 self._key_lists[entry.key] = found
 
-    def _versions(self, name: str) -> dict[int, tuple[str, str]]:
-        """The versions of a name that have a record, with the tags of record and release."""
+    def _versions(self, name: str) -> dict[int, tuple[str, ...]]:
+        """The versions of a name that have a record, with the tags of record, release and rollback."""
         return _versions_of(name, self._store.list(records.records_of(name)))
 
     def _fetched(self, blob: str) -> Path:
@@ -368,11 +377,12 @@ def _broken(what: str, reason: str) -> BrokenBundle:
     return BrokenBundle(what, reason)
 
 
-def _versions_of(name: str, entries: Iterable[Entry]) -> dict[int, tuple[str, str]]:
+def _versions_of(name: str, entries: Iterable[Entry]) -> dict[int, tuple[str, ...]]:
     tags = {entry.key: entry.tag for entry in entries}
     found = {}
     for key, tag in tags.items():
         version = records.version_of(key, ".json")
         if version is not None and key == records.record_key(name, version):
-            found[version] = tag, tags.get(records.release_key(name, version), "")
+            renewed = (records.release_key(name, version), records.rollback_key(name, version))
+            found[version] = tag, *(tags.get(one, "") for one in renewed)
     return found

@@ -95,3 +95,52 @@ SHARE_LEASES = _table(
     sa.Column("slots", sa.Integer, nullable=False),  # requests that the replica may run for the client at once
     sa.Column("expires_s", Real, nullable=False),  # by the database's clock
 )
+# Also of devices without a rollout: whom a stage would reach, and what they measured on the version before.
+FLEET = _table(
+    "fleet",
+    sa.Column("bundle", sa.Text, primary_key=True),
+    sa.Column("device", sa.Text, primary_key=True),
+    sa.Column("tags", sa.Text, nullable=False),  # as in the header that they came in
+    sa.Column("version", Number),  # that its log lines named last
+    sa.Column("measured", sa.LargeBinary, nullable=False),  # JSON: the latest values on that version
+    sa.Column("seen", sa.Text, nullable=False),  # the day of its last request or lines
+)
+ROLLOUTS = _table(
+    "rollouts",
+    sa.Column("number", Number, primary_key=True, autoincrement=False),
+    sa.Column("bundle", sa.Text, nullable=False),
+    sa.Column("active", sa.Text, unique=True),  # the bundle while it may still change: one at a time; NULL: it is over
+    sa.Column("version", Number, nullable=False),
+    sa.Column("baseline", Number, nullable=False),  # the version that it replaces
+    sa.Column("plan", sa.LargeBinary, nullable=False),  # JSON, checked
+    sa.Column("salt", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("stage", sa.Integer, nullable=False),
+    sa.Column("since", sa.Text, nullable=False),  # start of the stage
+    sa.Column("started", sa.Text, nullable=False),
+    sa.Column("started_by", sa.Text, nullable=False),
+    sa.Column("why", sa.Text, nullable=False),
+    sa.Column("revision", Number, nullable=False),  # rises with every change; changes compare it
+    sa.Index("rollouts_by_bundle", "bundle", "number"),
+)
+ROLLOUT_DEVICES = _table(
+    "rollout_devices",
+    sa.Column("rollout", Number, primary_key=True, autoincrement=False),
+    sa.Column("device", sa.Text, primary_key=True),
+    sa.Column("version", Number, nullable=False),  # that it got, or has
+    sa.Column("stage", sa.Integer),  # that added it; NULL: none, it is compared with
+    sa.Column("installed", Number),  # the version that its lines named last
+    sa.Column("member", sa.LargeBinary, nullable=False),  # JSON: what it reported
+    sa.Index("rollout_devices_by_version", "rollout", "version", "stage", "installed"),
+)
+ROLLOUT_COUNTS = _table(
+    "rollout_counts",
+    sa.Column("rollout", Number, primary_key=True, autoincrement=False),
+    sa.Column("version", Number, primary_key=True, autoincrement=False),
+    sa.Column("tag", sa.Text, primary_key=True),  # NAME=VALUE; empty: all devices
+    sa.Column("signal", sa.Text, primary_key=True),
+    sa.Column("devices", Number, nullable=False),
+    sa.Column("events", Number, nullable=False),
+    sa.Column("total", Real, nullable=False),
+    sa.Column("squares", Real, nullable=False),
+)

@@ -82,6 +82,11 @@ def release_key(name: str, version: int) -> str:
     return f"{records_of(name)}/{version}.release"
 
 
+def rollback_key(name: str, version: int) -> str:
+    """The key of the signed rollback to a version."""
+    return f"{records_of(name)}/{version}.rollback"
+
+
 def records_of(name: str) -> str:
     """The folder of a name's records, releases and key lists."""
     return f"bundles/{name}"

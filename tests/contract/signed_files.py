@@ -92,3 +92,26 @@ def release(
 
 def _changed(payload: dict[str, Any], changes: dict[str, Any]) -> str:
     return json.dumps({field: value for field, value in (payload | changes).items() if value is not None})
+
+
+def rollback(
+    manifest: bytes,
+    *,
+    name: str = "tiny",
+    from_version: int = 3,
+    to_version: int = 2,
+    by: Iterable[str] = ("release-1",),
+    context: bytes = b"pathweave rollback\n",
+    **changes: Any,
+) -> bytes:
+    """A rollback that is valid for 30 days from ``START_S`` on."""
+    payload = {
+        "format": 1,
+        "name": name,
+        "from_version": from_version,
+        "to_version": to_version,
+        "to_manifest_sha256": hashlib.sha256(manifest).hexdigest(),
+        "signed_at_s": START_S,
+        "expires_at_s": START_S + 30 * DAY_S,
+    }
+    return signed(_changed(payload, changes), by, context)

@@ -10,7 +10,8 @@ from device_sdk.errors import ProtocolError
 from pathweave.cli import main
 from server.access.scopes import Client, Scope
 from server.access.tokens import TokenStore
-from server.admin import Enrolled, decode_reply
+from server.admin import Enrolled
+from server.asking import decode_reply
 from server.settings import database_path
 from server.state.database import Database
 
