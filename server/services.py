@@ -13,6 +13,7 @@ from server.access.shared_limits import LeasedShares, SharedAttemptLimit
 from server.access.tokens import Gate, TokenStore
 from server.inference.models import ModelCache
 from server.inference.queue import BatchQueue
+from server.jobs.job_objects import open_job_objects
 from server.jobs.job_user import JobUser
 from server.jobs.runner import JobRunner
 from server.jobs.store import JobStore
@@ -35,8 +36,6 @@ class Services:
     def __init__(
         self, settings: Settings, *, runtime: Runtime | None = None, now: Callable[[], datetime] = utc_now
     ) -> None:
-        if settings.database is not None and settings.jobs_at_once:
-            raise UsageError("servers that share a database run no packaging jobs", hint="start it with --jobs 0")
         self.settings = settings
         self.database = database = Database(settings.database or database_path(settings.data_folder))
         self.bundles = open_bundles(
@@ -66,7 +65,9 @@ class Services:
             observe=self.metrics.batch,
         )
         self.jobs = JobStore(database, now=now)
-        self.runner = JobRunner(self.jobs, self.bundles, settings, now=now, user=_job_user(settings))
+        self.runner = JobRunner(
+            self.jobs, self.bundles, settings, now=now, user=job_user_of(settings), objects=open_job_objects(settings)
+        )
         if settings.jobs_at_once:
             self.runner.start()
 
@@ -107,7 +108,7 @@ def _shares(database: Database, share: int | None) -> LeasedShares | None:
     return shares
 
 
-def _job_user(settings: Settings) -> JobUser | None:
+def job_user_of(settings: Settings) -> JobUser | None:
     """The user of packaging jobs, whose way to their folders is open; None: the server's own."""
     if settings.job_user is None:
         return None

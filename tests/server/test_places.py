@@ -9,6 +9,7 @@ import pytest
 from pathweave.cli import main
 from server.access.tokens import TokenStore
 from server.jobs.job_request import JobRequest
+from server.jobs.leases import Leases
 from server.jobs.store import JobStore
 from server.settings import database_path
 from server.state.database import Database
@@ -119,8 +120,8 @@ def filled(folder, clock, log_line, ndjson):
     for number in ("done", "waits"):
         request = JobRequest(name="a", model="zoo:x", data="d", validation="v")
         jobs.add(number, request, client="me", weights_sha256=None, max_queued=9)
-    jobs.start("done", version=1)
-    jobs.finish("done", "ff")
+    done, _ = Leases(database, "here", now=clock).take()
+    jobs.finish(done, "ff")
     database.close()
     (folder / "keys").mkdir()
     (folder / "keys" / "1.json").write_bytes(key_list())
