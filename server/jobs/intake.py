@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import os
 import secrets
 from pathlib import Path
@@ -28,12 +27,11 @@ from server.http.request_body import read_body
 from server.jobs.job_request import MAX_BYTES, JobRequest, check_request, read_request
 from server.jobs.runner import JobRunner
 from server.jobs.store import Job, JobStore
+from server.jobs.worker import PACKAGER_HINT, is_installed, missing_modules
 from server.jobs.workplace import Workplace
 from server.settings import Settings
 from server.state.bundle_store import BundleStore
 
-_PACKAGERS_MODULES = ("torch", "onnx", "onnxscript", "safetensors")
-PACKAGER_HINT = "pip install 'pathweave[packager]'"
 _JOB, _WEIGHTS = "job", "weights"
 _MAX_PARTS = 4
 _MAX_HEADER_BYTES = 8_000_000  # of weights; thousands of tensors need a tenth of it
@@ -87,18 +85,6 @@ def _require_able(settings: Settings, store: JobStore, runner: JobRunner, bundle
     store.require_place(settings.max_queued_jobs)
 
 
-def missing_modules() -> list[str]:
-    """What of the packager is not installed here."""
-    return [module for module in _PACKAGERS_MODULES if not _is_installed(module)]
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
-
-
 def _read_job(request: Request, workplace: Workplace, *, max_weights_bytes: int) -> tuple[JobRequest, str | None]:
     """The job, and the sha256 of its weights, which are stored in ``workplace``; None without weights.
 
@@ -128,7 +114,7 @@ def _read_job(request: Request, workplace: Workplace, *, max_weights_bytes: int)
 
 def check_safetensors(path: Path) -> None:
     """Check that the file is complete safetensors with at least one tensor (UnprocessableError otherwise)."""
-    if not _is_installed("safetensors"):
+    if not is_installed("safetensors"):
         raise NotInstalledError("weights cannot be checked on this server", hint="pip install 'pathweave[fleet]'")
     from safetensors import SafetensorError, safe_open
 

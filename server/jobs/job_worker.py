@@ -13,12 +13,17 @@ import time
 
 from device_sdk.errors import PathweaveError, StorageError
 from server.jobs.folder_claim import FolderClaim
+from server.jobs.job_files import JobFiles
+from server.jobs.job_folders import JobFolders
+from server.jobs.job_objects import open_job_objects
 from server.jobs.job_run import JobRun, Parts
+from server.jobs.job_user import user_of
 from server.jobs.leases import Leases
 from server.jobs.processes import end_orphan
-from server.jobs.store import Job
+from server.jobs.store import Job, JobStore
 from server.jobs.workplace import Workplace
-from server.state.database import Database
+from server.settings import Settings
+from server.state.database import Database, utc_now
 
 _log = logging.getLogger(__name__)
 
@@ -226,3 +231,10 @@ class JobWorker:
             for job_id in strays & self._strays:
                 self._parts.files.remove(job_id)
             self._strays = strays
+
+
+def open_worker(database: Database, settings: Settings) -> JobWorker:
+    """A worker without a server (StorageError, UsageError: the settings cannot be used)."""
+    store = JobStore(database)
+    files, user = JobFiles(store, open_job_objects(settings)), user_of(settings)
+    return JobWorker(database, Parts(store, files, JobFolders(settings), settings, user, utc_now))

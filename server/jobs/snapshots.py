@@ -7,7 +7,7 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -144,7 +144,7 @@ def _stored(
     copy, digest, size = scratch / f".{secrets.token_hex(8)}.part", hashlib.sha256(), 0
     try:
         with storage_errors(copy):
-            scratch.mkdir(parents=True, exist_ok=True)
+            scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
             with copy.open("xb") as target:
                 while part := file.read(_PART_BYTES):
                     digest.update(part)
@@ -153,5 +153,6 @@ def _stored(
         if digest.hexdigest() not in stored:
             objects.put(job_id, digest.hexdigest(), copy)
     finally:
-        copy.unlink(missing_ok=True)
+        with suppress(OSError):
+            copy.unlink()
     return StoredFile(path, digest.hexdigest(), size)
