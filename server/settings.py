@@ -59,6 +59,7 @@ class Settings:
     job_user: str | None = None
     job_tags: tuple[str, ...] = ()
     job_lease_s: float = 30.0
+    job_poll_s: float = 2.0  # between two looks for jobs, and two renewals of leases
     job_checkpoint_s: float = 30.0  # between two copies of a job's saved work for other machines
     signing_key: Path | None = None
     package_command: tuple[str, ...] = (sys.executable, "-m", "pathweave", "package")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 
 from device_sdk.errors import StorageError
+from device_sdk.files.atomic import storage_errors
 from server.errors import ConflictError
 from server.jobs.job_objects import JobObjects
 from server.jobs.snapshots import (
@@ -42,21 +44,25 @@ class JobFiles:
             self._objects.put(workplace.folder.name, digest, workplace.weights)
 
     def fetch(self, job: Job, workplace: Workplace) -> None:
-        """Make the folder of a job that was elsewhere: weights, saved work, log.
+        """Make the folder of a job that was elsewhere, as a whole: weights, saved work, log.
 
         Raises:
             ObjectError: a file is missing or altered. StorageError: the store is away, or the disk is full.
         """
         if self._objects is None:
             return
-        workplace.remove()
-        workplace.folder.mkdir(parents=True, mode=0o700)
-        if job.weights_sha256 is not None:
-            self._objects.fetch(job.id, job.weights_sha256, workplace.weights)
-        saved = decode_files(self._store.checkpoint_of(job.id))
-        restore(saved, workplace.work, job_id=job.id, objects=self._objects)
-        with workplace.open_to_append(workplace.log) as log:
-            log.write(self._store.log_of(job.id).encode())
+        fetched = Workplace(workplace.folder.with_name(f".fetching-{job.id}"))
+        for folder in (workplace, fetched):
+            folder.remove()
+        with storage_errors(fetched.folder):
+            fetched.folder.mkdir(parents=True, mode=0o700)
+            if job.weights_sha256 is not None:
+                self._objects.fetch(job.id, job.weights_sha256, fetched.weights)
+            saved = decode_files(self._store.checkpoint_of(job.id))
+            restore(saved, fetched.work, job_id=job.id, objects=self._objects)
+            with fetched.open_to_append(fetched.log) as log:
+                log.write(self._store.log_of(job.id).encode())
+            os.rename(fetched.folder, workplace.folder)
 
     def save_bundle(self, job: Job, workplace: Workplace) -> str | None:
         """Store the bundle that was made; returns the list of its files, None where it stays (StorageError)."""

@@ -27,7 +27,6 @@ from server.state.database import Database, utc_now
 
 _log = logging.getLogger(__name__)
 
-_IDLE_S = 2.0  # between two looks for jobs of other servers, and two renewals; adding a job here wakes the thread
 _TROUBLE_S = 5.0  # delay after a failed iteration, such as on a full disk
 _ANNOUNCE_S = 15.0
 _SWEEP_S = 3600.0  # longer than any upload takes
@@ -91,7 +90,7 @@ class JobWorker:
 
     def _run(self) -> None:
         while not self._closed:
-            wait_s = _IDLE_S
+            wait_s = self._settings.job_poll_s  # adding a job here wakes the thread
             try:
                 self._round()
             except PathweaveError as error:
@@ -159,8 +158,7 @@ class JobWorker:
             del self._runs[run.job.id]
             if run.is_over:
                 self._forget_old_jobs()
-            else:
-                self._hand_over(run)
+            elif self._hand_over(run):
                 self._rests_until_s = time.monotonic() + _TROUBLE_S
             if self._parts.files.are_shared:
                 self._parts.folders.workplace(run.job.id).remove()
@@ -172,17 +170,19 @@ class JobWorker:
             self._parts.folders.workplace(job_id).remove()
             self._parts.files.remove(job_id)
 
-    def _hand_over(self, run: JobRun) -> None:
-        """Have a job that was stopped go on from its last saved work."""
+    def _hand_over(self, run: JobRun) -> bool:
+        """Have a job that was stopped go on from its last saved work; False if it is not ours any more."""
         if run.is_over or self._leases is None:
-            return
+            return False
         try:
             run.save_work()
         except (PathweaveError, OSError) as error:
             _log.warning("job %s: its last saved work could not be copied: %s", run.job.id, error)
         with contextlib.suppress(StorageError):  # then its lease runs out
-            if self._leases.give_back(run.job):
+            if self._leases.give_back(run.job, log=run.told()[1]):
                 _log.info("job %s: given back", run.job.id)
+                return True
+        return False
 
     def _renew(self, leases: Leases) -> None:
         """Keep the leases. A job that was cancelled, or may be another machine's by now, is stopped."""
@@ -210,7 +210,8 @@ class JobWorker:
         if taken is None:
             return False
         job, before = taken
-        fetches = shared and before != leases.owner
+        is_here = before == leases.owner and self._parts.folders.workplace(job.id).folder.is_dir()
+        fetches = shared and not is_here
         until_s = began_s + leases.lease_s
         run = JobRun(job, self._parts, fetches=fetches, until_s=until_s, ended=self.wake)
         self._runs[job.id] = run

@@ -75,10 +75,12 @@ class Leases:
             changed = sa.update(JOBS).where(_is_held(job, self.owner)).values(lease_until_s=until_s, **told)
             return bool(connection.execute(changed).rowcount)
 
-    def give_back(self, job: Job, *, lost: bool = False) -> bool:
+    def give_back(self, job: Job, *, lost: bool = False, log: str | None = None) -> bool:
         """Have a job go on at once, here or elsewhere; False if it is not held. ``lost``: it counts as run out."""
         free: dict[str, object] = {"state": State.QUEUED, "worker": None, "digest": None, "lease_until_s": None}
         free["lost"] = JOBS.c.lost + 1 if lost else 0
+        if log is not None:
+            free["log"] = log
         with self._database.writing() as connection:
             return bool(connection.execute(sa.update(JOBS).where(_is_held(job, self.owner)).values(**free)).rowcount)
 

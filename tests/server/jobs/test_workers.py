@@ -19,14 +19,16 @@ from tests.server.engines import MissingEngineError, postgres_process
 from tests.server.jobs.conftest import eventually
 
 ROOT = Path(__file__).parents[3]
-LEASE_S, CHECKPOINT_S = 3.0, 0.1
+LEASE_S, POLL_S, CHECKPOINT_S = 1.5, 0.1, 0.1
 
 # As `pathweave worker`, with settings that have no option: another packager, and less patience.
 MACHINE = """
 import json, sys
 from pathlib import Path
+from device_sdk.commands.command_line import log_to_stderr
 from server.settings import Settings
 from server.worker_command import run_worker
+log_to_stderr(verbose=False)
 settings = json.loads(sys.argv[1])
 bundles = settings.pop("bundles")
 run_worker(
@@ -111,6 +113,7 @@ class Yard:
             "tags": [],
             "job_lease_s": LEASE_S,
             "job_checkpoint_s": CHECKPOINT_S,
+            "job_poll_s": POLL_S,
             **changes,
         }
         with (data / "stderr").open("ab") as log:
