@@ -40,7 +40,7 @@ PACKAGER_HINT = "pip install 'pathweave[packager]'"
 
 
 def missing_modules() -> list[str]:
-    """What of the packager is not installed here."""
+    """Modules of the packager that are not installed here."""
     return [module for module in _PACKAGERS_MODULES if not is_installed(module)]
 
 
