@@ -1,4 +1,4 @@
-"""What of a job travels between machines: weights, saved work and the bundle. Without a shared store nothing does."""
+"""Files of a job that travel between machines: weights, saved work, the bundle. Without a shared store none does."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True)
 class Parts:
-    """What runs of jobs work with."""
+    """The parts that runs of jobs work with."""
 
     store: JobStore
     files: JobFiles

@@ -1,4 +1,4 @@
-"""What a server does with jobs: it shows, cancels and publishes them, and runs them if it has a worker inside."""
+"""Jobs as a server handles them: it shows, cancels and publishes them, and runs them if it has a worker inside."""
 
 from __future__ import annotations
 

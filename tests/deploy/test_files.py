@@ -24,8 +24,8 @@ def compose() -> dict[str, Any]:
 def manifests() -> dict[str, dict[str, Any]]:
     """By kind, and the workers as "Workers"."""
     found = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
-    workers = {"Workers": one for one in found if one["metadata"]["name"] == "pathweave-worker"}
-    return workers | {one["kind"]: one for one in found if one not in workers.values()}
+    [workers] = [one for one in found if one["metadata"]["name"] == "pathweave-worker"]
+    return {one["kind"]: one for one in found if one is not workers} | {"Workers": workers}
 
 
 def worker_container() -> dict[str, Any]:
