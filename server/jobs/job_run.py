@@ -207,12 +207,14 @@ class JobRun:
         self._workplace.clear(keep_bundle=failure is None)  # first, to free disk space for the database update
         if failure is None:
             self.is_over = self._patiently(lambda: store.finish(job, digest, bundle=bundle, log=self.told()[1]))
-            _log.info("job %s: done", job.id)
         else:
             error, hint = failure.error, failure.hint
             self.is_over = self._patiently(lambda: store.fail(job, error, hint, log=self.told()[1]))
-            _log.warning("job %s (%s) failed: %s", job.id, job.request.name, error)
         if self.is_over:
+            if failure is None:
+                _log.info("job %s: done", job.id)
+            else:
+                _log.warning("job %s (%s) failed: %s", job.id, job.request.name, failure.error)
             files.remove(job.id, but=bundle)
 
     def _patiently(self, step: Callable[[], _Found], *, tries: int | None = None) -> _Found:

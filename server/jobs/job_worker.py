@@ -73,7 +73,8 @@ class JobWorker:
             for run in self._runs.values():
                 run.join()
                 if self._parts.files.are_shared:
-                    self._hand_over(run)
+                    with contextlib.suppress(StorageError):  # then its lease runs out
+                        self._hand_over(run)
             self._runs.clear()
             self.claim.close()
 
@@ -155,15 +156,22 @@ class JobWorker:
     def _forget_ended(self) -> None:
         """Drop the runs that have ended; one without an end in the database is queued again."""
         for run in [run for run in self._runs.values() if run.has_ended]:
-            del self._runs[run.job.id]
-            if run.is_over:
-                self._forget_old_jobs()
-            elif self._hand_over(run):
-                self._rests_until_s = time.monotonic() + _TROUBLE_S
-            if self._parts.files.are_shared:
-                self._parts.folders.workplace(run.job.id).remove()
-                if run.job.id not in self._parts.store.ids_with_files():
-                    self._parts.files.remove(run.job.id)
+            try:
+                self._settle(run)
+            except StorageError as error:
+                _log.warning("job %s: %s", run.job.id, error)
+            else:
+                del self._runs[run.job.id]
+
+    def _settle(self, run: JobRun) -> None:
+        if run.is_over:
+            self._forget_old_jobs()
+        elif self._hand_over(run):
+            self._rests_until_s = time.monotonic() + _TROUBLE_S
+        if self._parts.files.are_shared:
+            self._parts.folders.workplace(run.job.id).remove()
+            if run.job.id not in self._parts.store.ids_with_files():
+                self._parts.files.remove(run.job.id)
 
     def _forget_old_jobs(self) -> None:
         for job_id in self._parts.store.forget_old(self._settings.keep_jobs):
@@ -171,18 +179,17 @@ class JobWorker:
             self._parts.files.remove(job_id)
 
     def _hand_over(self, run: JobRun) -> bool:
-        """Have a job that was stopped go on from its last saved work; False if it is not ours any more."""
+        """Have a stopped job go on from its last saved work; False if it is not ours any more (StorageError)."""
         if run.is_over or self._leases is None:
             return False
         try:
             run.save_work()
         except (PathweaveError, OSError) as error:
             _log.warning("job %s: its last saved work could not be copied: %s", run.job.id, error)
-        with contextlib.suppress(StorageError):  # then its lease runs out
-            if self._leases.give_back(run.job, log=run.told()[1]):
-                _log.info("job %s: given back", run.job.id)
-                return True
-        return False
+        is_given_back = self._leases.give_back(run.job, log=run.told()[1])
+        if is_given_back:
+            _log.info("job %s: given back", run.job.id)
+        return is_given_back
 
     def _renew(self, leases: Leases) -> None:
         """Keep the leases. A job that was cancelled, or may be another machine's by now, is stopped."""

@@ -5,6 +5,8 @@ import os
 
 import pytest
 
+from server.access.scopes import Scope
+
 JSON_TYPE = {"Content-Type": "application/json"}
 OPEN_ADDRESSES = ("/v1/jobs", "/v1/jobs/x", "/v1/jobs/x/log")
 
@@ -276,3 +278,18 @@ def test_the_log_is_its_end_only(packaging_server, job_request, over):
     assert len(shown) <= 65_536
     assert shown.splitlines()[0].startswith("line ")
     assert shown.endswith("line 19999\n")
+
+
+def test_only_an_operator_raises_a_priority(serve, bundles, fake_packager, job_request):
+    server = serve(bundles, package_command=fake_packager)
+    tokens = server.services.tokens
+    headers = {
+        scope: {"Authorization": f"Bearer {tokens.new(scope.name, days=1, scope=scope)}"}
+        for scope in (Scope.PACKAGE, Scope.OPERATOR)
+    }
+    refused = server.post("/v1/jobs", job_request(priority=1), **headers[Scope.PACKAGE])
+    assert (refused.status, "only an operator" in refused.json()["error"]) == (403, True)
+    assert server.post("/v1/jobs", job_request(priority=-1), **headers[Scope.PACKAGE]).json()["priority"] == -1
+    assert server.post("/v1/jobs", job_request(priority=1), **headers[Scope.OPERATOR]).json()["priority"] == 1
+    for wrong in ({"priority": 101}, {"priority": "high"}, {"needs": ["A"]}, {"needs": ["x"] * 9}):
+        assert server.post("/v1/jobs", job_request(**wrong), **headers[Scope.OPERATOR]).status == 400

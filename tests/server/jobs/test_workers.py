@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from server.settings import Settings
 from tests.server.conftest import PATIENCE_S, Fleet, _run
 from tests.server.engines import MissingEngineError, postgres_process
 from tests.server.jobs.conftest import eventually
+from tests.server.jobs.test_routes import form, post_form
 
 ROOT = Path(__file__).parents[3]
 LEASE_S, POLL_S, CHECKPOINT_S = 1.5, 0.1, 0.1
@@ -161,6 +163,10 @@ class Yard:
         stored = json.loads(store.checkpoint_of(address.rpartition("/")[2]) or "[]")
         return any(one["path"] == "state.pt" and one["size"] == 2 for one in stored)
 
+    def stored(self, address: str) -> set[str]:
+        """The digests of a job's stored files."""
+        return self.servers.services.runner._files._objects.digests(address.rpartition("/")[2])
+
     def stored_jobs(self) -> set[str]:
         """The jobs that have files in the store."""
         return self.servers.services.runner._files._objects.job_ids()
@@ -217,6 +223,36 @@ def test_when_a_machine_is_lost_another_goes_on_from_what_was_saved(yard, job_re
     log = yard.log(address)
     assert [log.count(f"goes on after step {step}") for step in (0, 10)] == [1, 1]
     assert "packaging resumes" in log
+
+
+def test_weights_reach_each_machine_that_has_the_job(yard, job_request, safetensors_bytes, let_go):
+    weights = safetensors_bytes({"w": ("F32", [200_000], bytes(800_000))})
+    job = json.dumps(job_request("counts")).encode()
+    reply = post_form(yard.servers, form(("job", None, job), ("weights", "w", weights)))
+    address = reply.headers["location"]
+    for name in "ab":
+        machine = yard.machine(name)
+        eventually(lambda machine=machine: yard.owner(address) == machine.name, patience_s=30)
+        eventually(lambda: yard.has_checkpoint(address))
+        [folder] = eventually(lambda machine=machine: list(machine.data.glob("jobs/[0-9a-f]*")))
+        assert (folder / "weights.safetensors").read_bytes() == weights
+        eventually(lambda: len(yard.stored(address)) == 2)  # weights, and one saved state: what it replaced is gone
+        machine.kill()
+    let_go()
+    yard.machine("c")
+    yard.state(address, "done")
+    eventually(lambda: hashlib.sha256(weights).hexdigest() not in yard.stored(address))
+
+
+def test_a_job_that_kills_its_machines_fails(yard, job_request):
+    address = yard.add(job_request("counts"))
+    for name in "abc":
+        machine = yard.machine(name, job_lease_s=0.5)
+        eventually(lambda machine=machine: yard.owner(address) == machine.name and machine.packagers(), patience_s=30)
+        machine.kill()
+    yard.machine("d")
+    assert "3 machines in a row" in yard.state(address, "failed")["error"]
+    eventually(lambda: yard.stored_jobs() == set())
 
 
 def test_a_machine_that_stops_hands_its_job_over_at_once(yard, job_request, let_go):
@@ -305,6 +341,33 @@ def test_data_that_only_a_machine_has_can_be_named(yard, job_request):
     eventually(lambda: "faces" in yard.servers.ask("/v1/jobs").json()["data"])
     address = yard.add(job_request(data="faces"))
     yard.state(address, "done")
+
+
+def test_the_command_checks_a_machine_runs_and_stops(yard, tmp_path):
+    def run(*options):
+        command = [sys.executable, "-m", "pathweave", "worker", "--bundles", yard.bundles, "--data", tmp_path / "m"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATHWEAVE_DATABASE_URL": yard.database}
+        return subprocess.Popen(
+            [*map(str, command), *options], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    checked = run("--check", "--json")
+    found = json.loads(checked.communicate(timeout=60)[0].splitlines()[-1])
+    assert set(found) == {"ok", "database", "bundles", "packager", "data"}
+    assert found["database"]["ok"]
+    assert found["bundles"]["ok"]
+    assert "digits#train" in found["data"]["found"]
+    (tmp_path / "m" / "data.toml").write_text('faces = "/none/faces.zip"\n')
+    checked = run("--check")
+    assert "data faces cannot be read" in checked.communicate(timeout=60)[0]
+    assert checked.returncode == 1
+    process = run("--tag", "gpu", "--json")
+    yard.stack.callback(process.kill)
+    assert json.loads(process.stdout.readline())["tags"] == ["gpu"]
+    eventually(lambda: "faces" in yard.servers.ask("/v1/jobs").json()["data"])
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
 
 
 @pytest.mark.slow
