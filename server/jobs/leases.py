@@ -134,6 +134,7 @@ class Leases:
                 "lost": lost,
                 "owner": self.owner,
                 "worker": None,
+                "progress": None,
                 "lease_until_s": now_s + self.lease_s,
                 "version": sa.func.coalesce(JOBS.c.version, _PRIVATE_VERSION),
                 "started": sa.func.coalesce(JOBS.c.started, time),

@@ -93,9 +93,10 @@ def test_who_lost_a_job_changes_nothing_any_more(machine, add, store, seconds):
     add()
     a, b = machine("a"), machine("b")
     old = taken(a)
+    a.renew(old, progress="{}")
     seconds.time_s += LEASE_S + 1
     new, before = b.take()
-    assert (new.id, new.attempt, new.owner, before) == (old.id, 2, "b", "a")
+    assert (new.id, new.attempt, new.owner, new.progress, before) == (old.id, 2, "b", None, "a")
     refused = (
         a.renew(old),
         a.give_back(old),
