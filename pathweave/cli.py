@@ -31,6 +31,7 @@ COMMANDS = {
     "inspect": "packager.commands.inspecting:inspect",
     "sign": "packager.commands.signing:sign",
     "serve": "server.commands:serve",
+    "worker": "server.worker_command:worker",
     "admin": "server.admin:admin",
     "migrate-state": "server.moving_command:migrate_state",
     "export": "server.export_command:export",

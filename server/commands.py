@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -16,23 +13,14 @@ from device_sdk.commands.command_line import emit, json_option
 from device_sdk.errors import UsageError
 from device_sdk.extras import require
 from device_sdk.machine import usable_cores
+from server.job_options import gigabytes, job_limits, times
 from server.places import DATABASE_VARIABLE, bundles_option, database_option, place_of_bundles
 from server.settings import MIB, Settings, default_data_folder
-
-if TYPE_CHECKING:
-    from server.http.serving import HttpServer
+from server.stopping import stopped_by_signals
 
 _folder = click.Path(file_okay=False, path_type=Path)
 _file = click.Path(dir_okay=False, path_type=Path)
 _count = partial(click.option, type=click.IntRange(min=1), show_default=True)
-
-
-def _times(unit: float) -> Callable[[click.Context, click.Parameter, float | None], int | None]:
-    """A callback for an option in a unit of so many bytes."""
-    return lambda context, option, value: None if value is None else round(value * unit)
-
-
-_gigabytes = partial(click.option, type=float, show_default=True, callback=_times(1e9))
 
 
 # Options with the names of settings are passed on as they are.
@@ -41,7 +29,7 @@ _gigabytes = partial(click.option, type=float, show_default=True, callback=_time
 @bundles_option
 @database_option
 @click.option("--signed-urls", is_flag=True, help="Let clients that can fetch blobs from the object store itself.")
-@_gigabytes("--cache-gb", "cache_bytes", default=20.0, help="Disk space for blobs of an object store.")
+@gigabytes("--cache-gb", "cache_bytes", default=20.0, help="Disk space for blobs of an object store.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 selects a free port.")
 @click.option("--data", type=_folder, help="Folder for tokens, logs and jobs [default: .pathweave-server in FOLDER].")
@@ -57,14 +45,11 @@ _gigabytes = partial(click.option, type=float, show_default=True, callback=_time
 @_count("--queue", "queue_limit", default=32, help="Maximum concurrent infer requests.")
 @_count("--client-share", help="Of them per client [default: all].")
 @_count("--max-batch", default=64, help="Samples that run together.")
-@_count("--max-body-mb", "max_body_bytes", default=64, callback=_times(MIB), help="Largest request body, MiB.")
+@_count("--max-body-mb", "max_body_bytes", default=64, callback=times(MIB), help="Largest request body, MiB.")
 @_count("--jobs", "jobs_at_once", type=click.IntRange(min=0), default=1, help="Packaging jobs at once.")
 @_count("--job-queue", "max_queued_jobs", default=16, help="Maximum waiting packaging jobs.")
-@_count("--max-weights-mb", "max_weights_bytes", default=256, callback=_times(MIB), help="Weights for a job, MiB.")
-@click.option("--job-minutes", type=float, default=720.0, show_default=True, help="Longest packaging job.")
-@_gigabytes("--job-memory-gb", "job_memory_bytes", help="Memory of a packaging job [default: no limit].")
-@_gigabytes("--job-disk-gb", "job_disk_bytes", default=20.0, help="Disk space of a packaging job.")
-@click.option("--job-user", help="System user for packaging jobs; needs root [default: the server's own].")
+@_count("--max-weights-mb", "max_weights_bytes", default=256, callback=times(MIB), help="Weights for a job, MiB.")
+@job_limits
 @click.option(
     "--key", "signing_key", type=_file, help="Private key for signing the bundles of jobs (see pathweave sign key new)."
 )
@@ -93,7 +78,7 @@ def serve(
     """Serve the bundles in FOLDER to devices and clients of the Open Inference Protocol, with a status page.
 
     Also packages models on demand (POST /v1/jobs) if the extra packager is installed. Any number of servers may share a
-    PostgreSQL and an object store (--database, --bundles); then they run no packaging jobs.
+    PostgreSQL and an object store (--database, --bundles); then pathweave worker runs the jobs, on any machine.
     """
     place = _place_of_bundles(folder, bundles)
     _require_usable(place, settings["signing_key"])
@@ -130,14 +115,9 @@ def _data_folder(place: Path | str, data: Path | None) -> Path:
 
 
 def _check(settings: Settings, *, as_json: bool) -> None:
-    from server.state_check import check_state
+    from server.state_check import check_state, tell
 
-    findings = list(check_state(settings))
-    lines = [f"{one.part}: {one.name} {one.text}" if one.ok else f"{one.part}: {one.text}" for one in findings]
-    ok = all(one.ok for one in findings)
-    parts = {one.part: {"name": one.name, "ok": one.ok, "found": one.text} for one in findings}
-    emit({"ok": ok, **parts}, as_json=as_json, text="\n".join(lines))
-    if not ok:
+    if not tell(list(check_state(settings)), as_json=as_json):
         raise click.exceptions.Exit(1)
 
 
@@ -175,7 +155,7 @@ def _serve(settings: Settings, *, host: str, port: int, allow_anyone: bool, drai
         )
         url, served = url_of(listener), services.bundles.listing().served
         names = ", ".join(f"{bundle.name} {bundle.version}" for bundle in served) or "no bundle yet"
-        with _stopped_by_signals(server):
+        with stopped_by_signals(server.stop):
             emit(
                 {"url": url, "bundles": [summary(entry) for entry in served]},
                 as_json=as_json,
@@ -189,22 +169,3 @@ def _where(settings: Settings) -> str:
     if settings.database is None:
         return f"--data {settings.data_folder}"
     return f"with {DATABASE_VARIABLE} set"
-
-
-@contextlib.contextmanager
-def _stopped_by_signals(server: HttpServer) -> Iterator[None]:
-    """SIGTERM and SIGINT stop ``server``; a second signal ends the process at once."""
-    before: dict[signal.Signals, Any] = {}
-
-    def stop(*_: object) -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        server.stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        before[number] = signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from device_sdk.errors import UsageError
 from device_sdk.runtimes import make_runtime
 from device_sdk.runtimes.port import Runtime
 from server.access.enrolment import AttemptLimit, Enrolments
@@ -14,7 +13,8 @@ from server.access.tokens import Gate, TokenStore
 from server.http.tracing import new_provider, tracing_wanted
 from server.inference.models import ModelCache
 from server.inference.queue import BatchQueue
-from server.jobs.job_user import JobUser
+from server.jobs.job_objects import open_job_objects
+from server.jobs.job_user import user_of
 from server.jobs.runner import JobRunner
 from server.jobs.store import JobStore
 from server.metrics import Metrics, Reading
@@ -37,8 +37,6 @@ class Services:
     def __init__(
         self, settings: Settings, *, runtime: Runtime | None = None, now: Callable[[], datetime] = utc_now
     ) -> None:
-        if settings.database is not None and settings.jobs_at_once:
-            raise UsageError("servers that share a database run no packaging jobs", hint="start it with --jobs 0")
         self.settings = settings
         self.database = database = Database(settings.database or database_path(settings.data_folder))
         self.bundles = open_bundles(
@@ -74,7 +72,9 @@ class Services:
             observe=self.metrics.batch,
         )
         self.jobs = JobStore(database, now=now)
-        self.runner = JobRunner(self.jobs, self.bundles, settings, now=now, user=_job_user(settings))
+        self.runner = JobRunner(
+            self.jobs, self.bundles, settings, now=now, user=user_of(settings), objects=open_job_objects(settings)
+        )
         if settings.jobs_at_once:
             self.runner.start()
 
@@ -122,16 +122,3 @@ def _shares(database: Database, share: int | None) -> LeasedShares | None:
     shares = LeasedShares(database, share)
     shares.start()
     return shares
-
-
-def _job_user(settings: Settings) -> JobUser | None:
-    """The user of packaging jobs, whose way to their folders is open; None: the server's own."""
-    if settings.job_user is None:
-        return None
-    user = JobUser.named(settings.job_user)
-    if settings.jobs_at_once > 1:
-        raise UsageError("jobs of one user could read each other's folders", hint="leave out --jobs, or --job-user")
-    if settings.jobs_at_once:
-        data = settings.data_folder
-        user.open_way(data, data / "jobs", database_path(data))
-    return user

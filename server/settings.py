@@ -23,8 +23,9 @@ class Settings:
     requests that wait or run; ``client_share``: of them per client; ``max_batch``: rows per run, ``max_rows`` per
     request; ``max_body_bytes``: limit of a body as received and decompressed, ``max_json_bytes`` of the JSON in it (as
     Python objects it takes many times its size). ``jobs_at_once``: 0 disables jobs; ``max_weights_bytes``: limit of
-    weights sent with a job; ``job_user``: the system's user that jobs run as; ``signing_key``: private key for
-    published bundles of jobs; ``package_command``: the packager's command line.
+    weights sent with a job; ``job_user``: the system's user that jobs run as; ``job_tags``: what jobs may ask of this
+    machine; ``job_lease_s``: after so long without a word of its machine a job goes on elsewhere; ``signing_key``:
+    private key for published bundles of jobs; ``package_command``: the packager's command line.
     """
 
     bundles: Path | str
@@ -56,6 +57,10 @@ class Settings:
     job_memory_bytes: int | None = None
     job_disk_bytes: int | None = 20_000_000_000
     job_user: str | None = None
+    job_tags: tuple[str, ...] = ()
+    job_lease_s: float = 30.0
+    job_poll_s: float = 2.0  # between two looks for jobs, and two renewals of leases
+    job_checkpoint_s: float = 30.0  # between two copies of a job's saved work for other machines
     signing_key: Path | None = None
     package_command: tuple[str, ...] = (sys.executable, "-m", "pathweave", "package")
 
@@ -80,9 +85,14 @@ class Settings:
         return 4 * self.max_weights_bytes
 
     @property
+    def takes_jobs(self) -> bool:
+        """True if packaging jobs run here, or on machines that share the database."""
+        return self.jobs_at_once > 0 or self.database is not None
+
+    @property
     def largest_body_bytes(self) -> int:
         """The largest body that any route accepts."""
-        return max(self.max_body_bytes, self.max_weights_bytes if self.jobs_at_once else 0)
+        return max(self.max_body_bytes, self.max_weights_bytes if self.takes_jobs else 0)
 
 
 def database_path(data_folder: Path) -> Path:

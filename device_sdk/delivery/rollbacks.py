@@ -32,7 +32,7 @@ def require_rollback(
 ) -> Rollback:
     """The rollback that permits ``version`` to a device that has had the version ``had``.
 
-    ``fetch``: name and most bytes to contents. ``trust``: its newest list in the store counts; None: no signature is needed.
+    ``fetch``: name and most bytes to contents. ``trust``: its newest list in the store counts; None: unsigned will do.
 
     Raises:
         RollbackError: there is none, or it is for something else. SignatureError, ExpiredError, TransferError.

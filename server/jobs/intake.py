@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import os
 import secrets
 from pathlib import Path
@@ -28,11 +27,11 @@ from server.http.request_body import read_body
 from server.jobs.job_request import MAX_BYTES, JobRequest, check_request, read_request
 from server.jobs.runner import JobRunner
 from server.jobs.store import Job, JobStore
+from server.jobs.worker import PACKAGER_HINT, is_installed, missing_modules
 from server.jobs.workplace import Workplace
 from server.settings import Settings
 from server.state.bundle_store import BundleStore
 
-_PACKAGERS_MODULES = ("torch", "onnx", "onnxscript", "safetensors")
 _JOB, _WEIGHTS = "job", "weights"
 _MAX_PARTS = 4
 _MAX_HEADER_BYTES = 8_000_000  # of weights; thousands of tensors need a tenth of it
@@ -40,9 +39,16 @@ _FORM_BYTES = 4 * MAX_BYTES  # besides the weights, in memory; the parser reads 
 
 
 def take_job(
-    request: Request, *, client: str, settings: Settings, store: JobStore, runner: JobRunner, bundles: BundleStore
+    request: Request,
+    *,
+    client: str,
+    may_hurry: bool,
+    settings: Settings,
+    store: JobStore,
+    runner: JobRunner,
+    bundles: BundleStore,
 ) -> Job:
-    """Queue the job of a request.
+    """Queue the job of a request. ``may_hurry``: the client may have it run before others.
 
     Raises:
         RequestError: this server cannot run it, or the request is invalid.
@@ -52,13 +58,14 @@ def take_job(
     workplace = runner.workplace(secrets.token_hex(8))
     try:
         with storage_errors(workplace.folder):
-            workplace.folder.mkdir(mode=0o700)
+            workplace.folder.mkdir(mode=0o700, parents=True)
         asked, weights = _read_job(request, workplace, max_weights_bytes=settings.max_weights_bytes)
-        check_request(asked, known_data=runner.references())
+        check_request(asked, known_data=runner.data_names(), may_hurry=may_hurry)
+        runner.share_weights(workplace, weights)
         queued = settings.max_queued_jobs
         job = store.add(workplace.folder.name, asked, client=client, weights_sha256=weights, max_queued=queued)
     except BaseException:
-        workplace.remove()
+        runner.forget(workplace.folder.name)
         raise
     runner.wake()
     return job
@@ -66,23 +73,16 @@ def take_job(
 
 def _require_able(settings: Settings, store: JobStore, runner: JobRunner, bundles: BundleStore) -> None:
     """Checks that do not need the body."""
-    if not settings.jobs_at_once:
+    if not settings.takes_jobs:
         raise ConflictError("this server does not accept jobs", hint="it was started with --jobs 0")
-    if not all(map(_is_installed, _PACKAGERS_MODULES)):
-        raise NotInstalledError("the packager is not installed on the server", hint="pip install 'pathweave[packager]'")
+    if settings.database is None and missing_modules():
+        raise NotInstalledError("the packager is not installed on the server", hint=PACKAGER_HINT)
     if not bundles.takes_bundles:
         raise ConflictError(
             "this server serves a single bundle and cannot publish another", hint="serve its parent folder"
         )
     runner.require_ours()
     store.require_place(settings.max_queued_jobs)
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def _read_job(request: Request, workplace: Workplace, *, max_weights_bytes: int) -> tuple[JobRequest, str | None]:
@@ -114,6 +114,8 @@ def _read_job(request: Request, workplace: Workplace, *, max_weights_bytes: int)
 
 def check_safetensors(path: Path) -> None:
     """Check that the file is complete safetensors with at least one tensor (UnprocessableError otherwise)."""
+    if not is_installed("safetensors"):
+        raise NotInstalledError("weights cannot be checked on this server", hint="pip install 'pathweave[fleet]'")
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -11,7 +11,7 @@ import msgspec
 
 from device_sdk.files.atomic import decode_json
 from device_sdk.supernet.blocks import IDENTIFIER
-from server.errors import MalformedError, UnprocessableError
+from server.errors import ForbiddenError, MalformedError, UnprocessableError
 
 MAX_BYTES = 65_536
 
@@ -39,12 +39,17 @@ Scalar = (
     | Annotated[str, msgspec.Meta(pattern=r"^[ -~]*\Z", max_length=200)]
 )
 
+MOST_PRIORITY = 100
+TAG_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,31}\Z"
+Tag = Annotated[str, msgspec.Meta(pattern=TAG_PATTERN)]
+
 
 class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A client's packaging request.
 
     ``data``, ``validation``: names of data sets on the server. ``recipe``: fields of the packager's recipe, those in
-    RECIPE_FIELDS, with plain values, which the packager validates.
+    RECIPE_FIELDS, with plain values, which the packager validates. ``priority``: higher ones run first, for those who
+    may; ``needs``: tags of the machine that runs it.
     """
 
     name: str
@@ -52,6 +57,8 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: str
     validation: str
     recipe: dict[Field, Scalar] = msgspec.field(default_factory=dict)
+    priority: Annotated[int, msgspec.Meta(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] = 0
+    needs: Annotated[tuple[Tag, ...], msgspec.Meta(max_length=8)] = ()
 
 
 def read_request(data: bytes) -> JobRequest:
@@ -62,13 +69,17 @@ def read_request(data: bytes) -> JobRequest:
         raise MalformedError(f"the job is invalid: {error}") from error
 
 
-def check_request(request: JobRequest, *, known_data: Collection[str]) -> None:
+def check_request(request: JobRequest, *, known_data: Collection[str], may_hurry: bool = False) -> None:
     """Check that a request only refers to models and data of the server, and runs no code of the client.
+
+    ``may_hurry``: the client may raise the priority.
 
     Raises:
         UnprocessableError: an invalid bundle name, a model of another kind, unknown data, or a recipe field that is not
-            in RECIPE_FIELDS.
+            in RECIPE_FIELDS. ForbiddenError: a priority above 0.
     """
+    if request.priority > 0 and not may_hurry:
+        raise ForbiddenError("only an operator may raise the priority of a job", hint="leave it out")
     check_name(request.name)
     _check_model(request.model)
     for reference in (request.data, request.validation):

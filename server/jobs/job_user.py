@@ -17,6 +17,7 @@ from device_sdk.errors import UsageError
 from device_sdk.files.atomic import storage_errors
 from server.errors import PublishError
 from server.jobs.workplace import remove_entry
+from server.settings import Settings, database_path
 
 _PASSABLE = 0o711  # who knows the name of what is inside gets there; nothing can be listed
 _PRIVATE = 0o700
@@ -94,6 +95,23 @@ class JobUser:
                     remove_entry(path)
                     raise PublishError(f"the worker left {path.name}, which is neither a file of its own nor a folder")
                 os.chown(path, os.geteuid(), os.getegid(), follow_symlinks=False)
+
+
+def user_of(settings: Settings) -> JobUser | None:
+    """The user of packaging jobs, whose way to their folders is open; None: the server's own.
+
+    Raises:
+        UsageError: there is no such user, or several jobs of it would run at once.
+    """
+    if settings.job_user is None:
+        return None
+    user = JobUser.named(settings.job_user)
+    if settings.jobs_at_once > 1:
+        raise UsageError("jobs of one user could read each other's folders", hint="leave out --jobs, or --job-user")
+    if settings.jobs_at_once:
+        data = settings.data_folder
+        user.open_way(data, data / "jobs", database_path(data))
+    return user
 
 
 def _entries(folder: Path) -> Iterator[Path]:

@@ -1,65 +1,39 @@
-"""Runs the jobs of one data folder: a thread that starts and monitors workers and checks their bundles.
-
-The state in the database suffices to resume after a kill at any point. Of several servers with the same data folder,
-one at a time holds the lock and runs the jobs.
-"""
+"""Jobs as a server handles them: it shows, cancels and publishes them, and runs them if it has a worker inside."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import logging
-import os
-import subprocess
+import secrets
 import threading
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import datetime
 
-from device_sdk.errors import PathweaveError, StorageError
-from device_sdk.files.atomic import storage_errors, write_atomically
+from device_sdk.errors import StorageError
+from device_sdk.files.atomic import decode_json
 from server.errors import ConflictError
-from server.jobs.data_sets import data_references, locations
-from server.jobs.job_request import recipe_toml
+from server.jobs.folder_claim import new_name
+from server.jobs.job_files import JobFiles
+from server.jobs.job_folders import JobFolders
+from server.jobs.job_objects import JobObjects
+from server.jobs.job_run import LOG_BYTES, Parts
 from server.jobs.job_user import JobUser
-from server.jobs.processes import end_group, end_orphan, excess_of, mark_of
-from server.jobs.publishing import Publisher, check_made
+from server.jobs.job_worker import JobWorker
+from server.jobs.leases import Leases, data_of_machines
+from server.jobs.publishing import Publisher
 from server.jobs.store import Job, JobStore, State
-from server.jobs.worker import Failure, arguments_of, failure_of, start_worker
+from server.jobs.worker import without_paths
 from server.jobs.workplace import ProgressReport, Workplace
 from server.settings import Settings
 from server.state.bundle_store import BundleStore
 
-_log = logging.getLogger(__name__)
-
-_ROUND_S = 0.1  # polling interval with workers
-_IDLE_S = 2.0  # without workers: adding a job wakes the thread; polling detects the end of another server
-_TROUBLE_S = 5.0  # delay after a failed iteration, such as on a full disk
-_END_S = 10.0
-_MEASURE_S = 1.0  # between two looks at a job's memory and disk space
-DATA_FILE = "data.toml"
-_PRIVATE_VERSION = 1  # in the manifest that a worker writes; publishing sets the served one
-
-
-@dataclass
-class _Work:
-    """A job in progress. ``over``: the process has ended and its bundle was checked, with ``failure`` or ``digest``."""
-
-    job: Job
-    process: subprocess.Popen[bytes] | None = None
-    over: bool = False
-    failure: Failure | None = None
-    digest: str = ""
-    began_s: float = field(default_factory=time.monotonic)
-    measured_s: float = 0.0
+BUSY_HINT = "ask again in a moment; the next answer says as what it was published"
 
 
 class JobRunner:
-    """Runs jobs of ``store`` within the limits in ``settings``; ``publish`` serves a bundle.
+    """The jobs of ``store`` in one server; a worker inside runs them from ``start`` to ``close``.
 
-    The data folder contains the jobs' folders and ``data.toml``. The thread runs from ``start`` to ``close``, which
-    stops the workers; the next server resumes their jobs. ``user``: of the workers; None: the server's own.
+    ``objects``: files of jobs where machines share them; None: they stay in this data folder, and one server at a time
+    has its jobs. ``user``: of the workers; None: the server's own.
     """
 
     def __init__(
@@ -70,235 +44,117 @@ class JobRunner:
         *,
         now: Callable[[], datetime],
         user: JobUser | None = None,
+        objects: JobObjects | None = None,
     ) -> None:
-        self._store, self._settings, self._now, self._user = store, settings, now, user
-        self._data_folder = settings.data_folder.absolute()
-        self._jobs_folder = self._data_folder / "jobs"
+        self._store, self._settings = store, settings
+        self._files, self._folders = JobFiles(store, objects), JobFolders(settings)
+        self._worker = JobWorker(store.database, Parts(store, self._files, self._folders, settings, user, now))
         self._publisher = Publisher(store, bundles, private_key=settings.signing_key, now=now)
-        self._claim: int | None = None  # file descriptor of the lock file
-        self._recovered = False
-        self._wake, self._closed = threading.Event(), False
-        self._turn = threading.RLock()  # guards all that follows, and transitions of jobs
-        self._work: dict[str, _Work] = {}
-        self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
+        self._publications = Leases(store.database, new_name(), now=now)
+        self._turn = threading.Lock()  # one publication at a time
 
     def start(self) -> None:
-        """Start the thread. It waits until no other server holds this data folder."""
-        with contextlib.suppress(StorageError):
-            self._take_claim()
-        self._thread.start()
+        """Run jobs here too."""
+        self._worker.start()
 
     def close(self) -> None:
-        """Stop the workers and the thread. Idempotent."""
-        self._closed = True
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        with self._turn:
-            for work in self._work.values():
-                self._end(work)
-            self._work.clear()
-            if self._claim is not None:
-                os.close(self._claim)
-                self._claim = None
+        """Stop the jobs that run here. Idempotent."""
+        self._worker.close()
 
     def wake(self) -> None:
-        """Wake the thread after a change."""
-        self._wake.set()
+        """Look for jobs at once."""
+        self._worker.wake()
 
     def require_ours(self) -> None:
-        """Raise ConflictError if another server runs the jobs of this data folder."""
-        if self._claim is None:
+        """Raise ConflictError if another server has the jobs of this data folder, and shares none."""
+        if not (self._files.are_shared or self._worker.claim.held):
             raise ConflictError("another server runs the jobs of this data folder", hint="send the request to it")
 
     def workplace(self, job_id: str) -> Workplace:
-        """The folder of a job."""
-        return Workplace(self._jobs_folder / job_id)
+        """The folder of a job on this machine."""
+        return self._folders.workplace(job_id)
+
+    def share_weights(self, workplace: Workplace, digest: str | None) -> None:
+        """Store the weights of a request where its machine will find them (StorageError)."""
+        self._files.share_weights(workplace, digest)
+        if self._files.are_shared:
+            workplace.remove()
+
+    def forget(self, job_id: str) -> None:
+        """Remove what a request that was refused has left."""
+        self.workplace(job_id).remove()
+        self._files.remove(job_id)
 
     def progress_of(self, job: Job) -> ProgressReport | None:
         """The progress of a running job; None before its worker's first report."""
-        return self.workplace(job.id).read_progress() if job.state is State.RUNNING else None
+        if job.state is not State.RUNNING:
+            return None
+        if not self._files.are_shared:
+            return self.workplace(job.id).read_progress()
+        with contextlib.suppress(ValueError):
+            return None if job.progress is None else decode_json(job.progress.encode(), ProgressReport)
+        return None
 
-    def references(self) -> dict[str, str]:
-        """Data references by name (ConfigurationError if ``data.toml`` is invalid)."""
-        return data_references(self._data_folder / DATA_FILE)
+    def log_of(self, job: Job) -> str:
+        """The end of a job's log, without paths of the machine."""
+        if self._files.are_shared:
+            return self._store.log_of(job.id)
+        text = self.workplace(job.id).read_log(max_bytes=LOG_BYTES)
+        return without_paths(text, self._folders.names_of_paths(job.id))
 
-    def names_of_paths(self, job_id: str) -> dict[str, str]:
-        """Replacements for paths of this machine in messages to clients."""
-        folders = [self.workplace(job_id).folder, self._data_folder]
-        if self._settings.folder is not None:
-            folders.append(self._settings.folder.absolute())
-        names = {f"{folder}/": "" for folder in folders}
-        with contextlib.suppress(PathweaveError):
-            names |= locations(self.references())
-        return names
+    def data_names(self) -> set[str]:
+        """Names of data that jobs may use: this server's, or those of the machines that share its jobs.
+
+        Raises:
+            ConfigurationError: ``data.toml`` is invalid. StorageError.
+        """
+        own = set(self._folders.references())
+        return own if not self._files.are_shared else own | data_of_machines(self._store.database)
 
     def cancel(self, job_id: str) -> Job:
         """Cancel a job unless it is finished, and remove its files. Returns its new state.
 
+        Elsewhere its process ends when its machine renews the lease, within seconds.
+
         Raises:
             NotFoundError: unknown id. ConflictError: another server runs the jobs.
         """
-        if not self._store.find(job_id).state.over:
+        job = self._store.find(job_id)
+        if not job.state.over:
             self.require_ours()
-            with self._turn:
-                worker = self._store.find(job_id).worker
-                if self._store.cancel(job_id):
-                    work = self._work.pop(job_id, None)
-                    if work is not None:
-                        self._end(work)
-                    elif worker is not None:
-                        end_orphan(worker)
-                    self.workplace(job_id).remove()
+            job = self._store.find(job_id)
+            if self._store.cancel(job_id):
+                self._worker.stop(job)
+                self.workplace(job_id).remove()
+                self._files.remove(job_id)
         return self._store.find(job_id)
 
     def publish(self, job_id: str, *, name: str | None, by: str) -> Job:
         """Publish the bundle of a done job (``Publisher.publish``). Returns its new state.
 
         Raises:
-            NotFoundError: unknown id. ConflictError: another server runs the jobs. As ``Publisher.publish``.
+            NotFoundError: unknown id. ConflictError: another server runs the jobs, or publishes this one now. As
+            ``Publisher.publish``.
         """
         self._store.find(job_id)
         self.require_ours()
         with self._turn:
-            self._publisher.publish(self._store.find(job_id), self.workplace(job_id), name=name, by=by)
+            if not self._files.are_shared:
+                self._publisher.publish(self._store.find(job_id), self.workplace(job_id), name=name, by=by)
+            else:
+                self._publish_shared(job_id, name=name, by=by)
         return self._store.find(job_id)
 
-    def _run(self) -> None:
-        while not self._closed:
-            try:
-                self._round()
-                wait_s = _ROUND_S if self._work else _IDLE_S
-            except Exception:
-                _log.exception("running the jobs failed; next attempt in %g s", _TROUBLE_S)
-                wait_s = _TROUBLE_S
-            self._wake.wait(wait_s)
-            self._wake.clear()
-
-    def _round(self) -> None:
-        """1. acquire the lock; 2. recover jobs of an earlier server; 3. handle ended workers; 4. start queued jobs."""
-        if not self._take_claim():
-            return
-        with self._turn:
-            if not self._recovered:
-                self._recover()
-            for work in list(self._work.values()):
-                self._look_after(work)
-            for job in self._store.in_state(State.QUEUED)[: self._settings.jobs_at_once - len(self._work)]:
-                self._begin(job)
-
-    def _take_claim(self) -> bool:
-        """Try to acquire the lock. On success, folders of incomplete requests are removed."""
-        if self._claim is None:
-            path = self._jobs_folder / ".claim"
-            with storage_errors(path):
-                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                claim = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-            try:
-                fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._sweep()
-            except BaseException as error:
-                os.close(claim)
-                if isinstance(error, BlockingIOError):
-                    return False
-                raise
-            self._claim = claim
-        return True
-
-    def _sweep(self) -> None:
-        job_ids = self._store.ids()
-        for folder in self._jobs_folder.iterdir():
-            if folder.is_dir() and folder.name not in job_ids:
-                Workplace(folder).remove()
-
-    def _recover(self) -> None:
-        """Kill the workers of a server that was killed, and queue their jobs again."""
-        for job in self._store.in_state(State.RUNNING):
-            if job.worker is not None and not end_orphan(job.worker):
-                raise StorageError(f"the worker {job.worker} of the job {job.id} does not end")
-            self._store.queue_again(job.id)
-        self._recovered = True
-
-    def _begin(self, job: Job) -> None:
-        work = _Work(job)
+    def _publish_shared(self, job_id: str, *, name: str | None, by: str) -> None:
+        if self._store.find(job_id).state is State.DONE and not self._publications.take_publication(job_id):
+            raise ConflictError("another server publishes the bundle of this job", hint=BUSY_HINT)
+        workplace = self._folders.workplace(f"publishing-{secrets.token_hex(8)}")
         try:
-            if not self._store.start(job.id, version=job.version or _PRIVATE_VERSION):
-                return  # cancelled
-            self._work[job.id] = work
-            work.job = self._store.find(job.id)
-            work.process = self._start(work.job)
-            mark = mark_of(work.process.pid)
-            if mark is not None:
-                self._store.note_worker(job.id, mark)
-        except (PathweaveError, OSError) as error:
-            if job.id not in self._work:
-                raise
-            self._end(work)
-            self._conclude(work, Failure(f"the worker could not be started: {error}", getattr(error, "hint", None)))
-            self._look_after(work)
-
-    def _start(self, job: Job) -> subprocess.Popen[bytes]:
-        references, workplace = self.references(), self.workplace(job.id)
-        for name in (job.request.data, job.request.validation):
-            if name not in references:
-                raise ConflictError(f"the server no longer has data {name!r}")
-        arguments = arguments_of(
-            job, workplace, training=references[job.request.data], validation=references[job.request.validation]
-        )
-        if self._user is not None:
-            self._user.take_back(workplace.folder)  # from a worker that was killed with its server
-        write_atomically(workplace.recipe, recipe_toml(job.request.recipe).encode())
-        with workplace.open_to_append(workplace.log) as log:
-            resumed = "resumes" if workplace.out.with_name("out.work").exists() else "starts"
-            log.write(f"[{self._now().isoformat(timespec='seconds')}] packaging {resumed}\n".encode())
-        return start_worker([*self._settings.package_command, *arguments], workplace, self._user)
-
-    def _look_after(self, work: _Work) -> None:
-        """Check the bundle of an ended worker, or record its failure. Storage errors are retried."""
-        job, workplace = work.job, self.workplace(work.job.id)
-        if not work.over:
-            if work.process is None:
-                return
-            if work.process.poll() is None:
-                now_s = time.monotonic()
-                if now_s - work.measured_s < _MEASURE_S:
-                    return
-                work.measured_s, minutes, group = now_s, (now_s - work.began_s) / 60, work.process.pid
-                excess = excess_of(self._settings, minutes=minutes, group=group, folder=workplace.folder)
-                if excess is None:
-                    return
-                self._end(work)
-                self._conclude(work, excess)
-            else:
-                self._conclude(work, failure_of(work.process.returncode, workplace) or self._check(work))
-        workplace.clear(keep_bundle=work.failure is None)  # first, to free disk space for the database update
-        if work.failure is None:
-            self._store.finish(job.id, work.digest)
-        else:
-            self._store.fail(job.id, work.failure.error, work.failure.hint)
-        del self._work[job.id]
-        for forgotten in self._store.forget_old(self._settings.keep_jobs):
-            self.workplace(forgotten).remove()
-
-    def _conclude(self, work: _Work, failure: Failure | None) -> None:
-        if failure is not None:
-            failure = failure.without_paths(self.names_of_paths(work.job.id))
-            _log.warning("job %s (%s) failed: %s", work.job.id, work.job.request.name, failure.error)
-        work.over, work.failure = True, failure
-
-    def _check(self, work: _Work) -> Failure | None:
-        job = work.job
-        assert job.version is not None
-        try:
-            if self._user is not None:
-                self._user.take_back(self.workplace(job.id).folder)
-            work.digest = check_made(self.workplace(job.id).out, name=job.request.name, version=job.version)
-        except (PathweaveError, OSError) as error:
-            return Failure(str(error), getattr(error, "hint", None))
-        return None
-
-    def _end(self, work: _Work) -> None:
-        if work.process is not None and work.process.poll() is None:
-            end_group(work.process.pid)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                work.process.wait(_END_S)
+            job = self._store.find(job_id)
+            self._files.fetch_bundle(job, workplace)
+            self._publisher.publish(job, workplace, name=name, by=by)
+            self._files.remove(job_id)
+        finally:
+            workplace.remove()
+            with contextlib.suppress(StorageError):  # then the lease runs out
+                self._publications.end_publication(job_id)

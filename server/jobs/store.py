@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
@@ -39,7 +39,8 @@ class Job:
 
     ``version``: in the manifest that the worker writes, set at the first start. ``digest``: of the manifest, once the
     bundle is made; publishing changes it. ``published_…``: set just before the bundle is published as that version of
-    that name; ``published``: when it was.
+    that name; ``published``: when it was. ``attempt``: number of the lease, which changes of a running job name;
+    ``owner``: the machine that has it, or had it last; ``progress``: JSON, where machines share the jobs.
     """
 
     id: str
@@ -59,6 +60,9 @@ class Job:
     published_version: int | None
     published_by: str | None
     published: str | None
+    attempt: int
+    owner: str | None
+    progress: str | None
 
     @property
     def private_name(self) -> str:
@@ -67,8 +71,9 @@ class Job:
 
 
 _COLUMNS = [JOBS.c[field.name] for field in fields(Job)]
-_ALL = sa.select(*_COLUMNS)
+ALL_JOBS = sa.select(*_COLUMNS)
 NO_JOB, NO_JOB_HINT = "there is no such job", "GET /v1/jobs lists them"  # the same for jobs of other clients
+_ENDED: dict[str, object] = {"worker": None, "lease_until_s": None, "progress": None, "checkpoint": None}
 _QUEUED = sa.select(sa.func.count()).where(JOBS.c.state == State.QUEUED)
 
 
@@ -83,6 +88,11 @@ class JobStore:
         self._database = database
         self._now = now
 
+    @property
+    def database(self) -> Database:
+        """The database that has the jobs."""
+        return self._database
+
     def add(self, job_id: str, request: JobRequest, *, client: str, weights_sha256: str | None, max_queued: int) -> Job:
         """Queue a job (QueueFullError if ``max_queued`` are waiting)."""
         row = {
@@ -91,6 +101,7 @@ class JobStore:
             "request": msgspec.json.encode(request),
             "weights_sha256": weights_sha256,
             "state": State.QUEUED,
+            "priority": request.priority,
             "created": self._time(),
         }
         with self._database.writing() as connection:
@@ -105,42 +116,35 @@ class JobStore:
 
     def find(self, job_id: str) -> Job:
         """The job of this id (NotFoundError if there is none)."""
-        jobs = self._select(_ALL.where(JOBS.c.id == job_id))
+        jobs = self._select(ALL_JOBS.where(JOBS.c.id == job_id))
         if not jobs:
             raise NotFoundError(NO_JOB, hint=NO_JOB_HINT)
         return jobs[0]
 
     def latest(self, count: int, *, client: str | None = None) -> list[Job]:
         """The newest jobs first, of all clients or only of ``client``."""
-        query = _ALL if client is None else _ALL.where(JOBS.c.client == client)
+        query = ALL_JOBS if client is None else ALL_JOBS.where(JOBS.c.client == client)
         return self._select(query.order_by(JOBS.c.number.desc()).limit(count))
 
     def in_state(self, state: State) -> list[Job]:
         """The jobs in ``state``, the oldest first."""
-        return self._select(_ALL.where(JOBS.c.state == state).order_by(JOBS.c.number))
+        return self._select(ALL_JOBS.where(JOBS.c.state == state).order_by(JOBS.c.number))
 
-    def start(self, job_id: str, *, version: int) -> bool:
-        """Queued becomes running; False if it is not queued."""
-        started = sa.func.coalesce(JOBS.c.started, self._time())
-        return self._change(job_id, State.QUEUED, state=State.RUNNING, version=version, started=started)
-
-    def note_worker(self, job_id: str, worker: str) -> bool:
+    def note_worker(self, job: Job, worker: str) -> bool:
         """Store the worker process of a running job."""
-        return self._change(job_id, State.RUNNING, worker=worker)
+        return self._change_leased(job, worker=worker)
 
-    def queue_again(self, job_id: str) -> bool:
-        """Running becomes queued, since its worker has ended. It keeps its version, which its saved work belongs to."""
-        return self._change(job_id, State.RUNNING, state=State.QUEUED, worker=None, digest=None)
+    def note_checkpoint(self, job: Job, checkpoint: str) -> bool:
+        """Store what a running job resumes from on any machine; False if the lease is another's."""
+        return self._change_leased(job, checkpoint=checkpoint)
 
-    def finish(self, job_id: str, digest: str) -> bool:
-        """Running becomes done, with a bundle of this digest; False if it is not running."""
-        return self._change(job_id, State.RUNNING, state=State.DONE, digest=digest, worker=None, finished=self._time())
+    def finish(self, job: Job, digest: str, *, bundle: str | None = None, log: str | None = None) -> bool:
+        """Running becomes done, with a bundle of this digest; False if the lease is another's."""
+        return self._end(job, log, state=State.DONE, digest=digest, bundle=bundle)
 
-    def fail(self, job_id: str, error: str, hint: str | None = None) -> bool:
-        """Running becomes failed; False if it is not running."""
-        return self._change(
-            job_id, State.RUNNING, state=State.FAILED, error=error, hint=hint, worker=None, finished=self._time()
-        )
+    def fail(self, job: Job, error: str, hint: str | None = None, *, log: str | None = None) -> bool:
+        """Running becomes failed; False if the lease is another's."""
+        return self._end(job, log, state=State.FAILED, error=storable(error), hint=hint and storable(hint))
 
     def note_publication(self, job_id: str, *, name: str, version: int, digest: str, by: str) -> bool:
         """Store name, version and digest before publication, so that it is recognised after a kill."""
@@ -154,8 +158,20 @@ class JobStore:
 
     def cancel(self, job_id: str) -> bool:
         """Queued or running becomes cancelled; False if it is neither."""
-        change = {"state": State.CANCELLED, "worker": None, "finished": self._time()}
+        change = {**_ENDED, "state": State.CANCELLED, "log": None, "finished": self._time()}
         return any(self._change(job_id, state, **change) for state in (State.QUEUED, State.RUNNING))
+
+    def log_of(self, job_id: str) -> str:
+        """The end of the log that its machine stored; "" if there is none."""
+        return self._text(job_id, JOBS.c.log) or ""
+
+    def checkpoint_of(self, job_id: str) -> str | None:
+        """The stored files that a job resumes from, as ``note_checkpoint`` has them; None if there are none."""
+        return self._text(job_id, JOBS.c.checkpoint)
+
+    def bundle_of(self, job_id: str) -> str | None:
+        """The stored files of a bundle that is not published, as ``finish`` has them; None if there are none."""
+        return self._text(job_id, JOBS.c.bundle)
 
     def forget_old(self, keep: int) -> list[str]:
         """Delete all finished jobs but the ``keep`` newest of each client; returns their ids."""
@@ -180,24 +196,50 @@ class JobStore:
         with self._database.reading() as connection:
             return set(connection.execute(sa.select(JOBS.c.id)).scalars())
 
+    def ids_with_files(self) -> set[str]:
+        """The jobs whose stored files are needed: not over, or with a bundle that is not published."""
+        unpublished = sa.and_(JOBS.c.state == State.DONE, JOBS.c.published.is_(None))
+        query = sa.select(JOBS.c.id).where(sa.or_(JOBS.c.state.in_((State.QUEUED, State.RUNNING)), unpublished))
+        with self._database.reading() as connection:
+            return set(connection.execute(query).scalars())
+
     def _require_place(self, connection: sa.Connection, max_queued: int) -> None:
         queued = connection.execute(_QUEUED).scalar_one()
         if queued >= max_queued:
             raise QueueFullError(f"{queued} jobs are waiting", hint="try again when one of them has started")
 
-    def _change(self, job_id: str, before: State, **values: object) -> bool:
+    def _end(self, job: Job, log: str | None, **values: object) -> bool:
+        told = {} if log is None else {"log": log}
+        return self._change_leased(job, **{**_ENDED, **values, **told}, finished=self._time())
+
+    def _change_leased(self, job: Job, **values: object) -> bool:
+        return self._change(job.id, State.RUNNING, JOBS.c.attempt == job.attempt, **values)
+
+    def _change(self, job_id: str, before: State, *conditions: sa.ColumnElement[bool], **values: object) -> bool:
         # Compare and set: of two concurrent changes, only one succeeds.
+        where = (JOBS.c.id == job_id, JOBS.c.state == before, *conditions)
         with self._database.writing() as connection:
-            changed = sa.update(JOBS).where(JOBS.c.id == job_id, JOBS.c.state == before).values(**values)
-            return bool(connection.execute(changed).rowcount)
+            return bool(connection.execute(sa.update(JOBS).where(*where).values(**values)).rowcount)
+
+    def _text(self, job_id: str, column: sa.Column[Any]) -> str | None:
+        with self._database.reading() as connection:
+            found: str | None = connection.execute(sa.select(column).where(JOBS.c.id == job_id)).scalar()
+        return found
 
     def _select(self, query: sa.Select[Any]) -> list[Job]:
         with self._database.reading() as connection:
-            rows = connection.execute(query).all()
-        return [
-            Job(job_id, client, decode_json(request, JobRequest), weights, State(state), *rest)
-            for job_id, client, request, weights, state, *rest in rows
-        ]
+            return [job_of(row) for row in connection.execute(query).all()]
 
     def _time(self) -> str:
         return self._now().isoformat(timespec="milliseconds")
+
+
+def job_of(row: Sequence[Any]) -> Job:
+    """The job in a row of ``ALL_JOBS``."""
+    job_id, client, request, weights, state, *rest = row
+    return Job(job_id, client, decode_json(request, JobRequest), weights, State(state), *rest)
+
+
+def storable(text: str) -> str:
+    """Text without the character that PostgreSQL refuses."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")

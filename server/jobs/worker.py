@@ -5,6 +5,7 @@ The server never imports the packager; its only interface is the command line.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -34,6 +35,21 @@ _INHERITED = frozenset(
 )
 _INHERITED_PREFIX = "LC_"
 _MAX_RESULT_BYTES = 1_000_000
+_PACKAGERS_MODULES = ("torch", "onnx", "onnxscript", "safetensors")
+PACKAGER_HINT = "pip install 'pathweave[packager]'"
+
+
+def missing_modules() -> list[str]:
+    """Modules of the packager that are not installed here."""
+    return [module for module in _PACKAGERS_MODULES if not is_installed(module)]
+
+
+def is_installed(module: str) -> bool:
+    """True if a module can be imported; it is not imported."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 @dataclass(frozen=True)

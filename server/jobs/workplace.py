@@ -31,7 +31,8 @@ class Workplace:
         self.folder = folder
         self.weights = folder / "weights.safetensors"  # sent with the request, if any
         self.recipe = folder / "recipe.toml"  # for the packager
-        self.out = folder / "out"  # the bundle until it is published, not signed; unfinished work is beside it
+        self.out = folder / "out"  # the bundle until it is published, not signed
+        self.work = folder / "out.work"  # what an interrupted worker has saved, to resume
         self.log = folder / "log"  # the output of the workers
         self.result = folder / "result.json"  # of the worker
         self.progress = folder / "progress.json"  # the worker's ProgressReport

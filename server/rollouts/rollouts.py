@@ -18,7 +18,8 @@ from server.state.database import Database
 class Rollouts:
     """The rollouts in a database. Thread-safe; replicas decide by comparing revisions there.
 
-    ``assign``: a device's version; ``version_without_asking``: of clients that do not ask for it; ``observe``: an observer of new log lines; ``operators``: changes them.
+    ``assign``: a device's version; ``version_without_asking``: of clients that do not ask for it; ``observe``: an
+    observer of new log lines; ``operators``: changes them.
     """
 
     def __init__(self, database: Database, bundles: BundleStore, *, now: Callable[[], datetime]) -> None:

@@ -17,10 +17,8 @@ from server.http.request_body import read_body
 from server.jobs.intake import take_job
 from server.jobs.job_request import JobRequest
 from server.jobs.store import NO_JOB, NO_JOB_HINT, Job, State
-from server.jobs.worker import without_paths
 from server.services import Services
 
-_LOG_BYTES = 65_536
 _PUBLISH_BYTES = 4096
 
 
@@ -51,13 +49,14 @@ def _list(services: Services) -> Response:
     most = settings.keep_jobs + settings.max_queued_jobs + settings.jobs_at_once
     jobs = services.jobs.latest(most, client=owner)
     listed = [_described(services, job) for job in jobs]
-    return jsonify({"jobs": listed, "data": sorted(services.runner.references())})
+    return jsonify({"jobs": listed, "data": sorted(services.runner.data_names())})
 
 
 def _add(services: Services) -> Response:
     job = take_job(
         request,
         client=client().name,
+        may_hurry=client().may(Scope.OPERATOR),
         settings=services.settings,
         store=services.jobs,
         runner=services.runner,
@@ -90,9 +89,7 @@ def _log(services: Services, job_id: str) -> Response:
     job = _find(services, job_id)
     if job.state is State.CANCELLED:
         raise NotFoundError("the log was deleted when the job was cancelled")
-    text = services.runner.workplace(job.id).read_log(max_bytes=_LOG_BYTES)
-    text = without_paths(text, services.runner.names_of_paths(job.id))
-    return Response(text, mimetype="text/plain", headers={"Cache-Control": "no-store"})
+    return Response(services.runner.log_of(job), mimetype="text/plain", headers={"Cache-Control": "no-store"})
 
 
 def _find(services: Services, job_id: str) -> Job:

@@ -81,6 +81,22 @@ JOBS = _table(
     sa.Column("published_version", sa.Integer),
     sa.Column("published_by", sa.Text),
     sa.Column("published", sa.Text),  # when; the three above are set just before
+    sa.Column("priority", sa.Integer, nullable=False, server_default="0"),  # higher ones first
+    sa.Column("attempt", sa.Integer, nullable=False, server_default="0"),  # leases so far; the newest alone may write
+    sa.Column("lost", sa.Integer, nullable=False, server_default="0"),  # leases in a row that ran out
+    sa.Column("owner", sa.Text),  # machine that had or has the lease
+    sa.Column("lease_until_s", Real),  # by the database's clock
+    sa.Column("progress", sa.Text),  # JSON; this and what follows only where machines share the jobs
+    sa.Column("log", sa.Text),  # its end
+    sa.Column("checkpoint", sa.Text),  # JSON: the stored files to resume from
+    sa.Column("bundle", sa.Text),  # JSON: the stored files of what was made, until it is published
+)
+JOB_MACHINES = _table(
+    "job_machines",
+    sa.Column("owner", sa.Text, primary_key=True),
+    sa.Column("tags", sa.Text, nullable=False),  # JSON
+    sa.Column("data", sa.Text, nullable=False),  # JSON: names of its data sets
+    sa.Column("seen_s", Real, nullable=False),  # by the database's clock
 )
 ENROLMENT_ATTEMPTS = _table(
     "enrolment_attempts",

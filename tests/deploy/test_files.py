@@ -22,7 +22,14 @@ def compose() -> dict[str, Any]:
 
 
 def manifests() -> dict[str, dict[str, Any]]:
-    return {one["kind"]: one for one in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())}
+    """By kind, and the workers as "Workers"."""
+    found = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+    [workers] = [one for one in found if one["metadata"]["name"] == "pathweave-worker"]
+    return {one["kind"]: one for one in found if one is not workers} | {"Workers": workers}
+
+
+def worker_container() -> dict[str, Any]:
+    return manifests()["Workers"]["spec"]["template"]["spec"]["containers"][0]
 
 
 def container() -> dict[str, Any]:
@@ -39,6 +46,29 @@ def test_a_servers_command_line_is_understood(command: list[str]) -> None:
     context = load_command(name).make_context(name, list(options))
     assert (context.params["host"], context.params["port"]) == ("0.0.0.0", 8000)
     assert context.params["bundles"] == "s3://models/fleet"
+
+
+@pytest.mark.parametrize(
+    "command", [compose()["services"]["worker"]["command"], worker_container()["args"]], ids=["compose", "kubernetes"]
+)
+def test_a_workers_command_line_is_understood_and_has_the_servers_store(command: list[str]) -> None:
+    name, *options = command
+    context = load_command(name).make_context(name, list(options))
+    assert context.params["bundles"] == "s3://models/fleet"
+    assert str(context.params["data_folder"]) == "/var/cache/pathweave"
+
+
+def test_workers_have_the_servers_database_and_time_to_give_jobs_back() -> None:
+    services = compose()["services"]
+    assert services["worker"]["environment"] == services["server-1"]["environment"]
+    names = {one["name"] for one in container()["env"]}
+    assert {one["name"] for one in worker_container()["env"]} == names
+    extras = services["worker"]["build"]["args"]["EXTRAS"]
+    assert {"server", "fleet", "packager"} <= set(extras.split(","))
+    assert f"EXTRAS={extras}" in (DEPLOY / "Dockerfile").read_text()
+    assert int(services["worker"]["stop_grace_period"].removesuffix("s")) >= 30
+    assert manifests()["Workers"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= 30
+    assert manifests()["Workers"]["spec"]["template"]["spec"]["securityContext"]["runAsNonRoot"]
 
 
 def test_every_server_of_the_composition_is_behind_the_proxy_on_its_port() -> None:

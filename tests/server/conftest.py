@@ -236,8 +236,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Tests that start a server run on a file and a folder, and on PostgreSQL and S3, unless they say ``embedded``."""
     for name in ("state", "state_of_session"):
         if name in metafunc.fixturenames:
-            embedded = metafunc.definition.get_closest_marker("embedded") is not None
-            embedded = embedded or metafunc.definition.path.parent.name == "jobs"  # the embedded server alone runs jobs
+            marked = {marker.name for marker in metafunc.definition.iter_markers()}
+            # Most tests of jobs look into the folder of the server that runs them.
+            embedded = "embedded" in marked or (
+                metafunc.definition.path.parent.name == "jobs" and "replicas" not in marked
+            )
             metafunc.parametrize(name, ["embedded"] if embedded else ["embedded", "fleet"], scope="session")
 
 
@@ -256,7 +259,7 @@ class FleetState:
             list(move_bundles(folder, target))
         finally:
             target.close()
-        return {"bundles": url, "database": self.postgres.new(), "jobs_at_once": 0}
+        return {"bundles": url, "database": self.postgres.new()}
 
 
 Serve = Callable[..., Running]
@@ -277,8 +280,10 @@ def _start(
     settings = {**settings, **fleet.settings(folder, data_folder / "publisher")}
     marker = request.node.get_closest_marker("replicas")
     count = marker.args[0] if marker is not None else 3 if request.scope == "session" else 1
+    jobs = settings.pop("jobs_at_once", 1 if "package_command" in settings else 0)  # of the last one
+    places = [(data_folder / str(number), jobs if number + 1 == count else 0) for number in range(count)]
     return Fleet.of(
-        [_run(Settings(data_folder=data_folder / str(number), **settings), *parts) for number in range(count)]
+        [_run(Settings(data_folder=folder, jobs_at_once=jobs, **settings), *parts) for folder, jobs in places]
     )
 
 

@@ -16,7 +16,7 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "run_the_server.md").rea
 
 
 def test_its_commands_have_the_options_that_it_names():
-    lines = re.findall(r"^pathweave (serve|admin) (.*?)(?:#.*)?$", GUIDE, flags=re.MULTILINE)
+    lines = re.findall(r"^pathweave (serve|admin|worker) (.*?)(?:#.*)?$", GUIDE, flags=re.MULTILINE)
     assert len(lines) >= 6
     for name, rest in lines:
         command, words = load_command(name), iter(rest.split())

@@ -9,6 +9,7 @@ import pytest
 from pathweave.cli import main
 from server.access.tokens import TokenStore
 from server.jobs.job_request import JobRequest
+from server.jobs.leases import Leases
 from server.jobs.store import JobStore
 from server.settings import database_path
 from server.state.database import Database
@@ -82,7 +83,9 @@ def test_what_makes_no_sense_is_refused(fail, folder, tmp_path):
     assert "once" in fail("serve", folder, "--bundles", "s3://b/x")
     assert "--data" in fail("serve", "--bundles", "s3://b/x")
     assert "no URL" in fail("serve", folder, "--check", "--database", "mysql://h/d", status=1)
-    assert "no packaging jobs" in fail("serve", folder, "--port", 0, "--database", "postgresql://h/d", "--jobs", 1)
+    assert "which servers' jobs" in fail("worker", "--bundles", folder)
+    assert "no folder" in fail("worker", "--bundles", tmp_path / "none", "--database", "postgresql://h/d")
+    assert "cannot be a tag" in fail("worker", "--bundles", folder, "--database", "postgresql://h/d", "--tag", "A B")
     assert "signed URLs" in fail("serve", folder, "--port", 0, "--signed-urls", "--data", tmp_path / "d")
     assert "which server" in fail("admin", "token", "list")
     assert "where to" in fail("migrate-state", folder)
@@ -119,8 +122,8 @@ def filled(folder, clock, log_line, ndjson):
     for number in ("done", "waits"):
         request = JobRequest(name="a", model="zoo:x", data="d", validation="v")
         jobs.add(number, request, client="me", weights_sha256=None, max_queued=9)
-    jobs.start("done", version=1)
-    jobs.finish("done", "ff")
+    done, _ = Leases(database, "here", now=clock).take()
+    jobs.finish(done, "ff")
     database.close()
     (folder / "keys").mkdir()
     (folder / "keys" / "1.json").write_bytes(key_list())
@@ -148,6 +151,7 @@ def test_state_moves_once_and_whole(run, folder, filled, postgres, s3, clock, tm
         "dropped_lines": (425, 0),
         "log_lines": (600, 0),
         "jobs": (1, 0),
+        **dict.fromkeys(("fleet", "rollouts", "rollout_devices", "rollout_counts"), (0, 0)),
     }
     moved = run("migrate-state", *place)
     assert {one["table"]: one["moved"] for one in moved["tables"]}["log_lines"] == 600

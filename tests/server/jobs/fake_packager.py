@@ -70,6 +70,25 @@ def waits(asked: argparse.Namespace) -> int:
     Path(os.environ["PATHWEAVE_PROGRESS_FILE"]).write_text(json.dumps(report))
     asked.out.with_name("out.work").mkdir(exist_ok=True)
     (asked.out.with_name("out.work") / "state.pt").write_text(str(os.getpid()))
+    return waits_only(asked)
+
+
+def counts(asked: argparse.Namespace) -> int:
+    """Steps, each saved; after the tenth, nothing until it may. It goes on after the last one that was saved."""
+    work = asked.out.with_name("out.work")
+    work.mkdir(exist_ok=True)
+    state = work / "state.pt"
+    first = int(state.read_text()) if state.exists() else 0
+    print(f"goes on after step {first}", file=sys.stderr, flush=True)
+    for step in range(first + 1, 11):
+        new = work / ".state.pt.tmp"
+        new.write_text(str(step))
+        os.replace(new, state)
+        time.sleep(0.02)
+    return waits_only(asked)
+
+
+def waits_only(asked: argparse.Namespace) -> int:
     end = time.monotonic() + PATIENCE_S
     while not (asked.bundle.parent / "go").exists() and time.monotonic() < end:
         time.sleep(0.01)
@@ -119,6 +138,7 @@ BEHAVIOUR = {
         makes_another,
         makes_nothing,
         waits,
+        counts,
         fails,
         crashes,
         dies,

@@ -5,6 +5,8 @@ import os
 
 import pytest
 
+from server.access.scopes import Scope
+
 JSON_TYPE = {"Content-Type": "application/json"}
 OPEN_ADDRESSES = ("/v1/jobs", "/v1/jobs/x", "/v1/jobs/x/log")
 
@@ -58,7 +60,8 @@ def at_work(packaging_server, eventually):
     return wait
 
 
-def test_a_job_from_the_request_to_the_bundle(packaging_server, job_request, over):
+@pytest.mark.replicas(3)
+def test_a_job_from_the_request_to_the_bundle(packaging_server, job_request, over, eventually):
     server = packaging_server
     reply = server.post("/v1/jobs", job_request())
     assert reply.status == 202
@@ -73,7 +76,8 @@ def test_a_job_from_the_request_to_the_bundle(packaging_server, job_request, ove
     assert server.ask("/v1/bundles").json()["bundles"] == []
     done = server.post(f"/v1/jobs/{told['id']}/publish", {}).json()
     assert (done["bundle"], done["version"], done["published_by"]) == ("digits", 1, "127.0.0.1")
-    bundle = server.ask("/v1/bundles/digits").json()
+    # Other servers see it within two seconds.
+    bundle = eventually(lambda: (reply := server.ask("/v1/bundles/digits")).status == 200 and reply.json())
     assert (bundle["version"], bundle["digest"]) == (1, done["digest"])
     log = server.ask(f"/v1/jobs/{told['id']}/log")
     assert log.headers["content-type"].startswith("text/plain")
@@ -83,11 +87,13 @@ def test_a_job_from_the_request_to_the_bundle(packaging_server, job_request, ove
     assert "digits#train" in listed["data"]
 
 
+@pytest.mark.replicas(3)
 def test_a_failed_job_says_why(packaging_server, job_request, over):
     told = over(packaging_server.post("/v1/jobs", job_request("fails")).json()["id"])
     assert (told["state"], told["error"], told["hint"]) == ("failed", "digits#train is wrong", "see out")
 
 
+@pytest.mark.replicas(3)
 def test_progress_and_cancelling(packaging_server, job_request, at_work):
     server = packaging_server
     address = server.post("/v1/jobs", job_request("waits")).headers["location"]
@@ -100,6 +106,7 @@ def test_progress_and_cancelling(packaging_server, job_request, at_work):
     assert server.ask(f"{address}/log").status == 404
 
 
+@pytest.mark.replicas(3)
 @pytest.mark.parametrize("as_file", [False, True])
 def test_weights_come_along_in_a_form(packaging_server, job_request, over, weights, as_file):
     job = json.dumps(job_request()).encode()
@@ -119,6 +126,7 @@ def test_the_worker_gets_the_very_bytes(packaging_server, job_request, at_work, 
     assert not [path for path in folder.iterdir() if path.name.startswith("part")]
 
 
+@pytest.mark.replicas(3)
 def test_a_form_may_come_without_weights(packaging_server, job_request):
     assert post_form(packaging_server, form(("job", None, json.dumps(job_request()).encode()))).status == 202
 
@@ -202,6 +210,7 @@ def test_a_form_that_is_broken(packaging_server, job_request, tmp_path):
     assert job_folders(tmp_path) == []
 
 
+@pytest.mark.replicas(3)
 def test_only_so_many_jobs_wait(serve, bundles, fake_packager, job_request, eventually, let_go):
     server = serve(bundles, package_command=fake_packager, max_queued_jobs=2)
     first = server.post("/v1/jobs", job_request("waits")).json()["id"]
@@ -269,3 +278,18 @@ def test_the_log_is_its_end_only(packaging_server, job_request, over):
     assert len(shown) <= 65_536
     assert shown.splitlines()[0].startswith("line ")
     assert shown.endswith("line 19999\n")
+
+
+def test_only_an_operator_raises_a_priority(serve, bundles, fake_packager, job_request):
+    server = serve(bundles, package_command=fake_packager)
+    tokens = server.services.tokens
+    headers = {
+        scope: {"Authorization": f"Bearer {tokens.new(scope.name, days=1, scope=scope)}"}
+        for scope in (Scope.PACKAGE, Scope.OPERATOR)
+    }
+    refused = server.post("/v1/jobs", job_request(priority=1), **headers[Scope.PACKAGE])
+    assert (refused.status, "only an operator" in refused.json()["error"]) == (403, True)
+    assert server.post("/v1/jobs", job_request(priority=-1), **headers[Scope.PACKAGE]).json()["priority"] == -1
+    assert server.post("/v1/jobs", job_request(priority=1), **headers[Scope.OPERATOR]).json()["priority"] == 1
+    for wrong in ({"priority": 101}, {"priority": "high"}, {"needs": ["A"]}, {"needs": ["x"] * 9}):
+        assert server.post("/v1/jobs", job_request(**wrong), **headers[Scope.OPERATOR]).status == 400

@@ -11,7 +11,9 @@ import pytest
 
 from device_sdk.bundles.bundle import Bundle
 from server.errors import ConflictError, UnprocessableError
+from server.jobs.folder_claim import FolderClaim
 from server.jobs.job_request import JobRequest
+from server.jobs.leases import Leases
 from server.jobs.processes import mark_of
 from server.jobs.publishing import seal
 from server.jobs.runner import JobRunner
@@ -29,6 +31,15 @@ def data(tmp_path):
 @pytest.fixture
 def store(data, clock):
     return JobStore(Database(data / "x.sqlite3"), now=clock)
+
+
+@pytest.fixture
+def leases(store, data, clock):
+    """Leases of an earlier server on the data folder."""
+    claim = FolderClaim(data / "jobs")
+    assert claim.take()
+    claim.close()
+    return Leases(store.database, claim.name, now=clock)
 
 
 @pytest.fixture
@@ -293,14 +304,14 @@ def test_a_server_that_ends_ends_its_workers_and_the_next_one_goes_on(make_runne
     assert "packaging resumes" in second.workplace(job).read_log(max_bytes=1000)
 
 
-def test_a_worker_that_outlived_its_server_is_ended_before_its_job_goes_on(make_runner, add, over, store, let_go):
+def test_a_worker_that_outlived_its_server_is_ended_before_its_job_goes_on(make_runner, add, over, store, leases):
     job = add()
-    store.start(job, version=4)
+    taken, _ = leases.take()
     orphan = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
-    store.note_worker(job, mark_of(orphan.pid))
+    store.note_worker(taken, mark_of(orphan.pid))
     make_runner()
     assert orphan.wait(20) == -9
-    assert (over(job).state, over(job).version) == (State.DONE, 4)
+    assert (over(job).state, over(job).version) == (State.DONE, 1)
 
 
 def test_cancelling_a_job_whose_worker_is_of_an_earlier_server(make_runner, add, store, eventually):
@@ -308,18 +319,18 @@ def test_cancelling_a_job_whose_worker_is_of_an_earlier_server(make_runner, add,
     runner, job = make_runner(), add("waits")
     eventually(lambda: store.find(job).state is State.RUNNING)
     runner.close()
-    store.note_worker(job, mark_of(orphan.pid))
+    store.note_worker(store.find(job), mark_of(orphan.pid))
     make_runner().cancel(job)
     assert orphan.wait(20) == -9
     assert store.find(job).state is State.CANCELLED
 
 
-def test_a_process_that_has_only_the_number_of_a_worker_is_left_alone(make_runner, add, over, store):
+def test_a_process_that_has_only_the_number_of_a_worker_is_left_alone(make_runner, add, over, store, leases):
     job = add()
-    store.start(job, version=1)
+    taken, _ = leases.take()
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
     try:
-        store.note_worker(job, f"{other.pid} an-earlier-boot/17")
+        store.note_worker(taken, f"{other.pid} an-earlier-boot/17")
         make_runner()
         assert over(job).state is State.DONE
         assert other.poll() is None

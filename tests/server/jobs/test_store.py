@@ -6,6 +6,7 @@ import pytest
 
 from server.errors import NotFoundError, QueueFullError
 from server.jobs.job_request import JobRequest
+from server.jobs.leases import Leases
 from server.jobs.store import JobStore, State
 
 
@@ -16,6 +17,16 @@ def request(name="a"):
 @pytest.fixture
 def store(database, clock):
     return JobStore(database, now=clock)
+
+
+@pytest.fixture
+def leases(database, clock):
+    return Leases(database, "here", now=clock)
+
+
+def take(leases):
+    job, _ = leases.take()
+    return job
 
 
 def add(store, job_id, name="a", max_queued=10):
@@ -30,62 +41,60 @@ def test_a_job_is_kept_as_it_was_asked_for(store, new_database):
     assert (added.version, added.worker, added.error, added.started, added.finished) == (None,) * 5
 
 
-def test_a_job_that_is_done(store, clock):
+def test_a_job_that_is_done(store, leases, clock):
     add(store, "1")
     clock.forward(seconds=1)
-    assert store.start("1", version=3)
-    assert store.note_worker("1", "17 boot/5")
+    job = take(leases)
+    assert store.note_worker(job, "17 boot/5")
     clock.forward(seconds=1)
-    assert store.finish("1", "ff")
+    assert store.finish(job, "ff")
     job = store.find("1")
-    assert (job.state, job.version, job.digest, job.worker, job.error) == (State.DONE, 3, "ff", None, None)
+    assert (job.state, job.version, job.digest, job.worker, job.error) == (State.DONE, 1, "ff", None, None)
     assert [time[17:19] for time in (job.created, job.started, job.finished)] == ["00", "01", "02"]
 
 
-def test_a_job_that_failed_says_why(store):
+def test_a_job_that_failed_says_why(store, leases):
     add(store, "1")
-    store.start("1", version=1)
-    assert store.fail("1", "no data", "bring some")
+    assert store.fail(take(leases), "no\0 data", "bring some")
     job = store.find("1")
-    assert (job.state, job.error, job.hint) == (State.FAILED, "no data", "bring some")
+    assert (job.state, job.error, job.hint) == (State.FAILED, "no\N{REPLACEMENT CHARACTER} data", "bring some")
 
 
-def test_a_job_that_goes_on_with_the_next_server_keeps_its_version_and_when_it_began(store, clock):
+def test_a_job_that_goes_on_with_the_next_server_keeps_its_version_and_when_it_began(store, leases, clock):
     add(store, "1")
-    store.start("1", version=2)
-    began = store.find("1").started
-    assert store.queue_again("1")
+    job = take(leases)
+    assert leases.give_back(job)
     clock.forward(hours=1)
-    assert store.start("1", version=2)
-    assert (store.find("1").version, store.find("1").started) == (2, began)
+    again = take(leases)
+    assert (again.version, again.started, again.attempt) == (1, job.started, 2)
 
 
-def test_only_what_may_follow_follows(store):
-    add(store, "1")
-    assert not store.finish("1", "ff")
-    assert not store.fail("1", "no data")
+def test_only_what_may_follow_follows(store, leases):
+    job = add(store, "1")
+    assert not store.finish(job, "ff")
+    assert not store.fail(job, "no data")
     assert not store.mark_published("1")
     assert store.cancel("1")
     assert not store.cancel("1")
-    assert not store.start("1", version=1)
-    assert not store.queue_again("1")
+    assert leases.take() is None
+    assert not leases.give_back(job)
     assert store.find("1").state is State.CANCELLED
     assert not store.cancel("unknown")
 
 
-def test_of_those_who_end_a_job_one_wins(store):
+def test_of_those_who_end_a_job_one_wins(store, leases):
     add(store, "1")
-    store.start("1", version=1)
+    job = take(leases)
     won, threads = [], []
-    for end in (store.cancel, lambda job_id: store.finish(job_id, "ff")) * 4:
-        threads.append(threading.Thread(target=lambda end=end: won.append(end("1"))))
+    for end in (lambda: store.cancel("1"), lambda: store.finish(job, "ff")) * 4:
+        threads.append(threading.Thread(target=lambda end=end: won.append(end())))
         threads[-1].start()
     for thread in threads:
         thread.join()
     assert won.count(True) == 1
 
 
-def test_only_so_many_wait(store):
+def test_only_so_many_wait(store, leases):
     add(store, "1", max_queued=2)
     add(store, "2", max_queued=2)
     with pytest.raises(QueueFullError) as caught:
@@ -93,7 +102,7 @@ def test_only_so_many_wait(store):
     assert (caught.value.status, caught.value.retry_after_s) == (503, 60)
     with pytest.raises(QueueFullError):
         store.require_place(2)
-    store.start("1", version=1)  # what runs does not wait
+    take(leases)  # what runs does not wait
     store.require_place(2)
     add(store, "3", max_queued=2)
 
@@ -114,10 +123,9 @@ def test_a_client_sees_its_own_jobs(store):
     assert store.find("2").private_name == "jobs/other/a"
 
 
-def test_a_publication_is_noted_and_then_marked(store):
+def test_a_publication_is_noted_and_then_marked(store, leases):
     add(store, "1")
-    store.start("1", version=1)
-    store.finish("1", "ff")
+    store.finish(take(leases), "ff")
     assert store.note_publication("1", name="b", version=4, digest="ee", by="boss")
     noted = store.find("1")
     assert (noted.published_name, noted.published_version, noted.published_by) == ("b", 4, "boss")
