@@ -11,6 +11,9 @@ from device_sdk.runtimes.port import Runtime
 from server.access.enrolment import AttemptLimit, Enrolments
 from server.access.shared_limits import LeasedShares, SharedAttemptLimit
 from server.access.tokens import Gate, TokenStore
+from server.fleet.aggregates import Aggregates
+from server.fleet.filling import Filling
+from server.fleet.store import FleetStore
 from server.inference.models import ModelCache
 from server.inference.queue import BatchQueue
 from server.jobs.job_user import JobUser
@@ -37,7 +40,7 @@ class Services:
     ) -> None:
         if settings.database is not None and settings.jobs_at_once:
             raise UsageError("servers that share a database run no packaging jobs", hint="start it with --jobs 0")
-        self.settings = settings
+        self.settings, self.now = settings, now
         self.database = database = Database(settings.database or database_path(settings.data_folder))
         self.bundles = open_bundles(
             settings.bundles,
@@ -51,8 +54,14 @@ class Services:
         self.enrolment_attempts = SharedAttemptLimit(database) if database.is_shared else AttemptLimit()
         self.readiness = Readiness({"database": database.check, "bundles": self.bundles.check})
         self._shares = _shares(database, settings.client_share)
+        aggregates = Aggregates(now=now)
+        self.fleet, self.filling = FleetStore(database), Filling(database, aggregates)
         self.logs = LogStore(
-            database, keep_lines=settings.keep_log_lines, keep_digests=settings.keep_log_digests, now=now
+            database,
+            keep_lines=settings.keep_log_lines,
+            keep_digests=settings.keep_log_digests,
+            observers=[aggregates],
+            now=now,
         )
         self.metrics = Metrics(self._states())
         runtime = runtime or make_runtime(threads=settings.inference_threads)
@@ -67,6 +76,7 @@ class Services:
         )
         self.jobs = JobStore(database, now=now)
         self.runner = JobRunner(self.jobs, self.bundles, settings, now=now, user=_job_user(settings))
+        self.filling.start()
         if settings.jobs_at_once:
             self.runner.start()
 
@@ -80,7 +90,7 @@ class Services:
             ),
             Reading("pathweave_bundles", "Bundles that are served, and those that are broken.", self._bundles, "state"),
             Reading("pathweave_jobs", "Packaging jobs by state.", lambda: self.jobs.counts(), "state"),
-            Reading("pathweave_devices", "Devices that sent logs.", lambda: {"": float(self.logs.device_count())}),
+            Reading("pathweave_devices", "Devices that sent logs.", lambda: {"": float(self.fleet.device_count())}),
         ]
 
     def _bundles(self) -> dict[str, float]:
@@ -91,6 +101,7 @@ class Services:
         """Stop inference and the workers of jobs, and close bundles and database. Idempotent."""
         self.queue.close()
         self.readiness.close()
+        self.filling.close()
         self.runner.close()
         self.bundles.close()
         if self._shares is not None:

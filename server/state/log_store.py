@@ -120,6 +120,12 @@ class StoredLine:
     line: LogLine
 
 
+def taken_time(time: str, now: datetime) -> str:
+    """The time that a line counts with: its own, or that of its arrival if its own is more than 5 minutes later."""
+    arrival, latest = (one.isoformat(timespec="milliseconds") for one in (now, now + _MAX_SKEW))
+    return arrival if time > latest else time
+
+
 class LogStore:
     """Log lines in a database; per device the ``keep_lines`` that arrived last.
 
@@ -149,12 +155,12 @@ class LogStore:
             StorageError: they could not be stored.
         """
         now = self._now()
-        received, latest = (time.isoformat(timespec="milliseconds") for time in (now, now + _MAX_SKEW))
+        received = now.isoformat(timespec="milliseconds")
         rows: list[dict[str, object]] = [
             {
                 "device": device,
                 "digest": line.digest,
-                "time": received if line.time > latest else line.time,
+                "time": taken_time(line.time, now),
                 "received": received,
                 "event": line.event,
                 "line": line.encoded(),
