@@ -51,7 +51,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class DeviceState:
-    """The row of a device. Each group of values comes from the newest line that has them, whatever the order of arrival.
+    """The row of a device. Each group of values comes from the newest line that has them, in any order of arrival.
 
     ``latency_ms``: of the plan in use as it was measured or expected when it was chosen; ``budget_use``: over its
     budget, 1 is the budget. ``share_asked``: of samples that go to a server. Of lines with one time the last wins.

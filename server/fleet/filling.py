@@ -56,7 +56,7 @@ class Filling:
                 self._stop.wait(_RETRY_S)
 
     def _fill(self) -> None:
-        devices = uncounted(self._database)
+        devices = devices_with_lines(self._database, uncounted=True)
         for number, device in enumerate(devices):
             self._left = len(devices) - number
             if self._stop.is_set():
@@ -65,14 +65,15 @@ class Filling:
         self._left = 0
 
 
-def uncounted(database: Database) -> list[str]:
-    """Devices that have lines and no row, found by steps through an index, not by reading all lines."""
+def devices_with_lines(database: Database, *, uncounted: bool = False) -> list[str]:
+    """Devices that have lines, or only those without a row, found by steps through an index, not by all lines."""
     lines, counted = LOG_LINES.c, FLEET_DEVICES.c
     step = sa.select(sa.func.min(lines.device).label("device")).cte("step", recursive=True)
     following = sa.select(sa.func.min(lines.device)).where(lines.device > step.c.device).correlate(step)
     step = step.union_all(sa.select(following.scalar_subquery()).where(step.c.device.is_not(None)))
-    known = sa.select(counted.device).where(counted.device == step.c.device).exists()
-    query = sa.select(step.c.device).where(step.c.device.is_not(None), sa.not_(known))
+    query = sa.select(step.c.device).where(step.c.device.is_not(None))
+    if uncounted:
+        query = query.where(~sa.select(counted.device).where(counted.device == step.c.device).exists())
     with database.reading() as connection:
         return list(connection.execute(query).scalars())
 

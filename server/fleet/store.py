@@ -14,13 +14,26 @@ from server.fleet.device_state import DeviceState
 from server.fleet.listing import DeviceFilter, Order, Place, pages
 from server.state.database import Database
 from server.state.log_store import StoredLine
-from server.state.tables import FLEET_DEVICES, FLEET_PERIODS, LOG_LINES
+from server.state.tables import FLEET_DEVICES, FLEET_PERIODS, LOG_LINES, RETENTION
 
 _COLUMNS = [FLEET_DEVICES.c[field.name] for field in fields(DeviceState)]
-_CHOOSING = ("adapted", "plan_chosen", "split", "opened")
+_CHOOSING = ("adapted", "plan_chosen", "split")
 _ROWS_AT_ONCE = 1000
 USE_STEPS = tuple(step / 10 for step in range(1, 21))  # of latency over budget
 SHARE_STEPS = (0.0, *(step / 10 for step in range(1, 11)))
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device that sent lines: the number stored, and the time of the last reception, ISO 8601 in UTC.
+
+    ``dropped``: how many of its lines retention has dropped.
+    """
+
+    device: str
+    lines: int
+    last_seen: str
+    dropped: int
 
 
 @dataclass(frozen=True)
@@ -76,7 +89,7 @@ class FleetStore:
             return [Group(*one) for one in connection.execute(query.order_by(count.desc(), by).limit(most))]
 
     def distribution(self, column: str, steps: tuple[float, ...]) -> list[int]:
-        """Devices by a value: number ``i`` has those up to ``steps[i]`` that are above the step before; then the rest."""
+        """Devices by a value: item ``i`` has those up to ``steps[i]`` and above the step before; the last, the rest."""
         by = FLEET_DEVICES.c[column]
         step = sa.case(*((by <= edge, number) for number, edge in enumerate(steps)), else_=len(steps))
         query = sa.select(step, sa.func.count()).where(by.is_not(None)).group_by(step)
@@ -136,6 +149,17 @@ class FleetStore:
         if row is None:
             raise NotFoundError("there is no such device", hint="GET /v1/devices lists them")
         return DeviceState(*row)
+
+    def senders(self) -> list[Device]:
+        """All devices that sent lines, the latest first."""
+        row, dropped = FLEET_DEVICES.c, sa.func.coalesce(RETENTION.c.dropped, 0)
+        query = (
+            sa.select(row.device, row.lines - dropped, row.last_seen, dropped)
+            .select_from(FLEET_DEVICES.outerjoin(RETENTION, row.device == RETENTION.c.device))
+            .order_by(row.last_seen.desc(), row.device)
+        )
+        with self._database.reading() as connection:
+            return [Device(*found) for found in connection.execute(query)]
 
     def device_count(self) -> int:
         """The number of devices that sent lines."""

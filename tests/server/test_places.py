@@ -8,6 +8,7 @@ import pytest
 
 from pathweave.cli import main
 from server.access.tokens import TokenStore
+from server.fleet.store import FleetStore
 from server.jobs.job_request import JobRequest
 from server.jobs.store import JobStore
 from server.settings import database_path
@@ -159,7 +160,7 @@ def test_state_moves_once_and_whole(run, folder, filled, postgres, s3, clock, tm
     assert contents(folder) == before
     database = Database(url)
     assert TokenStore(database, now=clock).owner(filled).name == "laptop"
-    [device] = LogStore(database, keep_lines=600).devices()
+    [device] = FleetStore(database).senders()
     assert (device.lines, device.dropped) == (600, 425)
     database.close()
 

@@ -6,7 +6,7 @@ from itertools import permutations
 import pytest
 import sqlalchemy as sa
 
-from server.fleet.filling import Filling, count_again, uncounted
+from server.fleet.filling import Filling, count_again, devices_with_lines
 from server.fleet.listing import DeviceFilter, Order
 from server.state.tables import FLEET_DEVICE_DAYS, FLEET_PERIODS
 
@@ -31,9 +31,7 @@ def test_devices_count_once_in_an_hour_and_in_a_day(fleet, log_line, clock):
         "2026-05-01T12": {"seen": 2},
         "2026-05-01T13": {"seen": 1},
     }
-    assert fleet.store.periods("day", since="2026-05-01") == {
-        "2026-05-01": {"over_budget": 2, "switch": 1, "seen": 2}
-    }
+    assert fleet.store.periods("day", since="2026-05-01") == {"2026-05-01": {"over_budget": 2, "switch": 1, "seen": 2}}
 
 
 def test_lines_that_come_again_change_nothing(fleet, log_line):
@@ -72,12 +70,13 @@ def test_counting_again_from_stored_lines_gives_what_came_step_by_step(fleet, lo
     for device in ("a", "b"):
         count_again(fleet.database, fleet.aggregates, device)
     assert fleet.rows() == before
+    assert devices_with_lines(fleet.database) == ["a", "b"]
     fleet.forget()
-    assert uncounted(fleet.database) == ["a", "b"]
+    assert devices_with_lines(fleet.database, uncounted=True) == ["a", "b"]
     filling = Filling(fleet.database, fleet.aggregates)
     filling._fill()
     assert fleet.rows() == before
-    assert uncounted(fleet.database) == []
+    assert devices_with_lines(fleet.database, uncounted=True) == []
     assert filling.devices_left == 0
 
 

@@ -41,5 +41,3 @@ def test_hours_count_once_and_the_day_with_its_first():
     ]
     assert newly(days, {day: 0b100}) == ({}, [])
     assert newly(days, {day: 0b110}) == ({day: 0b111}, [("hour", "2026-05-01T01", "seen")])
-
-
