@@ -13,6 +13,7 @@ from server.access.shared_limits import LeasedShares, SharedAttemptLimit
 from server.access.tokens import Gate, TokenStore
 from server.fleet.aggregates import Aggregates
 from server.fleet.filling import Filling
+from server.fleet.listing import DeviceFilter
 from server.fleet.store import FleetStore
 from server.inference.models import ModelCache
 from server.inference.queue import BatchQueue
@@ -25,6 +26,8 @@ from server.settings import Settings, database_path
 from server.state.bundle_store import open_bundles
 from server.state.database import Database, utc_now
 from server.state.log_store import LogStore
+
+_MOST_VERSIONS = 50  # that metrics tell apart
 
 
 class Services:
@@ -91,7 +94,16 @@ class Services:
             Reading("pathweave_bundles", "Bundles that are served, and those that are broken.", self._bundles, "state"),
             Reading("pathweave_jobs", "Packaging jobs by state.", lambda: self.jobs.counts(), "state"),
             Reading("pathweave_devices", "Devices that sent logs.", lambda: {"": float(self.fleet.device_count())}),
+            Reading("pathweave_devices_over_budget", "Devices whose plan is over its budget.", self._over_budget),
+            Reading("pathweave_devices_of_bundle", "Devices by the digest of their bundle.", self._versions, "digest"),
         ]
+
+    def _over_budget(self) -> dict[str, float]:
+        return {"": float(self.fleet.count(DeviceFilter(over_budget=True)))}
+
+    def _versions(self) -> dict[str, float]:
+        groups = self.fleet.groups("bundle", most=_MOST_VERSIONS)
+        return {one.value or "": float(one.devices) for one in groups}
 
     def _bundles(self) -> dict[str, float]:
         listing = self.bundles.listing()

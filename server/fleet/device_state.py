@@ -85,7 +85,15 @@ class DeviceState:
             state = replace(state, line_time=time, bundle=cut(line.bundle, 64), runtime=cut(line.runtime, 80))
         plan = _plan(line.event)
         if plan is not None and time >= (self.plan_time or ""):
-            state = replace(state, plan_time=time, **plan)
+            state = replace(
+                state,
+                plan_time=time,
+                plan_kind=cut(plan.kind, 80),
+                latency_ms=plan.latency_ms,
+                budget_ms=plan.budget_ms,
+                budget_use=budget_use(plan.latency_ms, plan.budget_ms),
+                share_asked=plan.share_asked,
+            )
         subnet = _subnet(line.event)
         if subnet is not None and time >= (self.subnet_time or ""):
             state = replace(state, subnet_time=time, subnet=cut(subnet, _MOST_TEXT))
@@ -108,13 +116,13 @@ def latency_and_budget(event: Event) -> tuple[float, float | None] | None:
     return None
 
 
-def budget_use(latency_ms: float, budget_ms: float | None) -> float | None:
-    """Latency over budget; None without a budget."""
-    return latency_ms / budget_ms if budget_ms is not None and budget_ms > 0 else None
+def budget_use(latency_ms: float | None, budget_ms: float | None) -> float | None:
+    """Latency over budget; None without either."""
+    return latency_ms / budget_ms if latency_ms is not None and budget_ms is not None and budget_ms > 0 else None
 
 
 def kinds_of(event: Event) -> tuple[str, ...]:
-    """What an event counts as in its hour: a failure of a kind, or a plan over its budget."""
+    """Kinds that an event counts as in its hour: a failure of a kind, or a plan over its budget."""
     failure, times = failure_of(event), latency_and_budget(event)
     use = None if times is None else budget_use(*times)
     over = (OVER_BUDGET,) if use is not None and use > 1 else ()
@@ -149,8 +157,18 @@ def cut(text: str, most: int) -> str:
     return plain if len(plain) <= most else f"{plain[: most - 1]}…"
 
 
-def _plan(event: Event) -> dict[str, str | float | None] | None:
-    """Kind, latency, budget and share of a plan that an event put in use; None if it did not."""
+@dataclass(frozen=True)
+class _Plan:
+    """A plan that was put in use."""
+
+    kind: str
+    share_asked: float
+    latency_ms: float | None
+    budget_ms: float | None
+
+
+def _plan(event: Event) -> _Plan | None:
+    """The plan that an event put in use; None if it did not."""
     match event:
         case Adapted():
             kind, share = "subnet", 0.0
@@ -163,13 +181,7 @@ def _plan(event: Event) -> dict[str, str | float | None] | None:
         case _:
             return None
     latency_ms, budget_ms = latency_and_budget(event) or (None, None)
-    return {
-        "plan_kind": cut(kind, 80),
-        "latency_ms": latency_ms,
-        "budget_ms": budget_ms,
-        "budget_use": None if latency_ms is None else budget_use(latency_ms, budget_ms),
-        "share_asked": share,
-    }
+    return _Plan(kind, share, latency_ms, budget_ms)
 
 
 def _subnet(event: Event) -> str | None:

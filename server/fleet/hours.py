@@ -34,7 +34,7 @@ def hours_of(lines: Iterable[Seen], *, since: str) -> dict[DayKind, int]:
 
 
 def newly(before: Hours, found: Hours) -> tuple[dict[DayKind, int], list[Period]]:
-    """What changes in a device's days, and the periods in which it counts for the first time, in the order of keys."""
+    """Changes of a device's days, and the periods in which it counts for the first time, in the order of keys."""
     days: dict[DayKind, int] = {}
     periods: list[Period] = []
     for (day, kind), hours in sorted(found.items()):

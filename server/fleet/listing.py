@@ -1,4 +1,4 @@
-"""What to list of the fleet: filters, orders, and the place in a list. Pure, but for the expressions of queries."""
+"""Lists of devices: filters, orders, and the place in a list. Pure, but for the expressions of queries."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -19,6 +20,7 @@ from server.state.tables import FLEET_DEVICES, FLEET_PERIODS, LOG_LINES, RETENTI
 _COLUMNS = [FLEET_DEVICES.c[field.name] for field in fields(DeviceState)]
 _CHOOSING = ("adapted", "plan_chosen", "split")
 _ROWS_AT_ONCE = 1000
+_ABOVE_ALL_IDS = 2**63 - 1
 USE_STEPS = tuple(step / 10 for step in range(1, 21))  # of latency over budget
 SHARE_STEPS = (0.0, *(step / 10 for step in range(1, 11)))
 
@@ -177,11 +179,13 @@ class FleetStore:
     def lines(self, device: str, *, most: int, before: int | None = None) -> tuple[list[StoredLine], int | None]:
         """Lines of a device, the last to arrive first, and the number before which the next page starts."""
         row = LOG_LINES.c
-        query = _LINES.where(row.device == device).order_by(row.id.desc()).limit(most + 1)
-        found = self._lines(query if before is None else query.where(row.id < before))
+        # Not `device = …`: PostgreSQL may then go through the lines of all devices by id, until it has found enough.
+        key = sa.tuple_(row.device, row.id) < sa.tuple_(sa.literal(device), sa.literal(before or _ABOVE_ALL_IDS))
+        query = _LINES.where(row.device >= device, key).order_by(row.device.desc(), row.id.desc())
+        found = self._lines(query.limit(most + 1))
         return [line for _, line in found[:most]], found[most - 1][0] if len(found) > most else None
 
-    def _lines(self, query: sa.Select[tuple[int, str, str, str, bytes]]) -> list[tuple[int, StoredLine]]:
+    def _lines(self, query: sa.Select[Any]) -> list[tuple[int, StoredLine]]:
         with self._database.reading() as connection:
             rows = connection.execute(query).all()
         return [

@@ -1,1 +1,1 @@
-"""What people see of a server: views of its state, as HTML with pictures, as CSV and as JSON."""
+"""Views of a server's state for people: HTML with pictures, CSV and JSON."""

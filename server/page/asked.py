@@ -1,4 +1,4 @@
-"""What a request asks a view for, read from its address; views are bookmarked, so all of it is in there."""
+"""Parameters of a view, read from the address alone: views are bookmarked."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def _members(one: ServedBundle) -> Table:
 
 
 def _facts(one: ServedBundle) -> Table:
-    """What the manifest says, in words."""
+    """Statements of the manifest, in words."""
     manifest = one.bundle.manifest
     metrics, origin = manifest.metrics, manifest.provenance
     found = {

@@ -44,7 +44,7 @@ def moment(time: str) -> str:
 
 
 def ago(time: str, now: datetime) -> str:
-    """How long a time is past, roughly."""
+    """Time since ``time``, roughly."""
     seconds = (now - datetime.fromisoformat(time)).total_seconds()
     for unit, length in _SPANS:
         if seconds >= length:

@@ -14,13 +14,16 @@ from device_sdk import __version__
 from server.access.scopes import Client, Scope
 from server.errors import MalformedError
 from server.page.asked import Asked
+from server.page.charts import bar
 from server.page.exports import csv_text, json_text
+from server.page.figures import ago, milliseconds, moment, number, share
 from server.page.table import Table, View
 
 TEMPLATES = Path(__file__).parent / "templates"
 STYLE = (TEMPLATES / "page.css").read_text(encoding="utf-8")
 SCRIPT = (TEMPLATES / "page.js").read_text(encoding="utf-8")
 _HTML, _JSON, _CSV = "text/html", "application/json", "text/csv"
+_SHOWN = {"ago": ago, "milliseconds": milliseconds, "moment": moment, "number": number, "share": share, "bar": bar}
 _FORMATS = {"html": _HTML, "json": _JSON, "csv": _CSV}
 _STYLE_DIGEST = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 # Content security policy: only the page's own style and script, so names sent by devices cannot load or run anything,
@@ -58,7 +61,7 @@ TABS = (
 
 
 def asked_by(request: Request) -> Asked:
-    """What a request asks for. ``format`` and ``table`` are of the reply, not of the view."""
+    """Parameters of a request's view. ``format`` and ``table`` are of the reply, and left out."""
     return Asked(request.path, {name: value for name, value in request.args.items() if name not in ("format", "table")})
 
 
@@ -106,6 +109,7 @@ def _html(
         view=view,
         tabs=[tab for tab in TABS if client.may(tab.scope)],
         asked=asked,
+        shown=_SHOWN,
         style=STYLE,
         server_version=__version__,
         closed=closed,
@@ -113,4 +117,5 @@ def _html(
     )
     reply = Response(text, headers={**headers, "Content-Security-Policy": POLICY})
     reply.set_etag(hashlib.sha256(text.encode()).hexdigest())
-    return reply.make_conditional(request)
+    reply.make_conditional(request)
+    return reply

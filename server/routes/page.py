@@ -11,9 +11,7 @@ from server.access.authentication import client
 from server.access.route import Route
 from server.access.scopes import Scope
 from server.page.bundles import bundle, bundles
-from server.page.charts import bar
 from server.page.devices import device, devices
-from server.page.figures import ago, milliseconds, moment, number, share
 from server.page.jobs import job, jobs
 from server.page.overview import overview
 from server.page.reply import SCRIPT, TEMPLATES, asked_by, reply_to
@@ -21,13 +19,10 @@ from server.page.table import View
 from server.page.tokens import tokens
 from server.services import Services
 
-_SHOWN = {"ago": ago, "milliseconds": milliseconds, "moment": moment, "number": number, "share": share, "bar": bar}
-
 
 def routes(services: Services) -> Blueprint:
     """The routes of the page."""
     blueprint = Blueprint("page", __name__, template_folder=str(TEMPLATES))
-    blueprint.add_app_template_global(_SHOWN, "shown")
 
     def add(rule: str, make: Callable[..., View], scope: Scope = Scope.OPERATOR) -> None:
         route = Route(partial(_view, services, make), scope=scope, for_people=True)

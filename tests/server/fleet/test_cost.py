@@ -1,4 +1,4 @@
-"""What views read does not grow with the number of log lines."""
+"""Rows that views read do not grow with the number of log lines."""
 
 from __future__ import annotations
 
