@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 from server.page.figures import milliseconds, moment, number
 
 _WIDTH, _HEIGHT = 400.0, 170.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 34.0, 6.0, 10.0, 20.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 40.0, 6.0, 10.0, 20.0
 _GAP = 0.2  # of a column's width
 
 

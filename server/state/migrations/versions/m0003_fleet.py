@@ -1,4 +1,4 @@
-"""Tables of the fleet, for the page and the metrics. ``server/fleet`` fills the tables from stored lines, a device at a time."""
+"""Tables of the fleet, for the page and the metrics. ``server/fleet`` fills them from stored lines."""
 
 from __future__ import annotations
 
