@@ -16,14 +16,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from device_sdk.errors import StorageError
+from server.fleet.aggregates import Aggregates
+from server.fleet.filling import count_again, devices_with_lines
 from server.state.database import Database, insert
 from server.state.folder_bundles import FolderBundles
 from server.state.object_bundles import ObjectBundles
 from server.state.tables import (
     DROPPED_LINES,
     ENROLMENT_CODES,
-    FLEET,
     JOBS,
+    KNOWN_DEVICES,
     LOG_LINES,
     RETENTION,
     ROLLOUT_COUNTS,
@@ -60,7 +62,7 @@ TABLES = (
     _Moved(JOBS, ("number",), ("id",)),
     *(
         _Moved(table, keys, keys)
-        for table in (FLEET, ROLLOUTS, ROLLOUT_DEVICES, ROLLOUT_COUNTS)
+        for table in (KNOWN_DEVICES, ROLLOUTS, ROLLOUT_DEVICES, ROLLOUT_COUNTS)
         for keys in (tuple(column.name for column in table.primary_key),)
     ),
 )
@@ -139,6 +141,16 @@ def move_table(moved: _Moved, source: Database, target: Database | None) -> Tabl
                 new += len(connection.execute(returned).all())
             differing += _compare(connection, moved, fresh)
     return TableReport(moved.table.name, rows, new, differing)
+
+
+def count_devices(source: Database, target: Database) -> None:
+    """Have the target count the devices whose lines came from the source.
+
+    Raises:
+        StorageError: a database is away.
+    """
+    for device in devices_with_lines(source):
+        count_again(target, Aggregates(), device)
 
 
 def move_bundles(folder: Path, target: ObjectBundles | None) -> Iterator[BundleReport]:

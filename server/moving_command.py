@@ -52,12 +52,14 @@ def migrate_state(
 
 
 def _move_rows(path: Path, url: str, told: dict[str, Any], lines: list[str], *, dry_run: bool) -> None:
-    from server.moving import TABLES, copied_database, move_table, unfinished_jobs
+    from server.moving import TABLES, copied_database, count_devices, move_table, unfinished_jobs
     from server.state.database import Database
 
     with copied_database(path) as source, contextlib.closing(Database(url, upgraded=not dry_run)) as target:
         target.check()
         reports = [move_table(moved, source, None if dry_run else target) for moved in TABLES]
+        if not dry_run:
+            count_devices(source, target)
         left = unfinished_jobs(source)
     told |= {"database": target.name, "tables": [dataclasses.asdict(one) for one in reports], "unfinished_jobs": left}
     for one in reports:

@@ -10,6 +10,10 @@ from device_sdk.runtimes.port import Runtime
 from server.access.enrolment import AttemptLimit, Enrolments
 from server.access.shared_limits import LeasedShares, SharedAttemptLimit
 from server.access.tokens import Gate, TokenStore
+from server.fleet.aggregates import Aggregates
+from server.fleet.filling import Filling
+from server.fleet.listing import DeviceFilter
+from server.fleet.store import FleetStore
 from server.http.tracing import new_provider, tracing_wanted
 from server.inference.models import ModelCache
 from server.inference.queue import BatchQueue
@@ -25,6 +29,8 @@ from server.state.bundle_store import open_bundles
 from server.state.database import Database, utc_now
 from server.state.log_store import LogStore
 
+_MOST_VERSIONS = 50  # that metrics tell apart
+
 
 class Services:
     """All services of a server.
@@ -37,7 +43,7 @@ class Services:
     def __init__(
         self, settings: Settings, *, runtime: Runtime | None = None, now: Callable[[], datetime] = utc_now
     ) -> None:
-        self.settings = settings
+        self.settings, self.now = settings, now
         self.database = database = Database(settings.database or database_path(settings.data_folder))
         self.bundles = open_bundles(
             settings.bundles,
@@ -52,11 +58,13 @@ class Services:
         self.readiness = Readiness({"database": database.check, "bundles": self.bundles.check})
         self._shares = _shares(database, settings.client_share)
         self.rollouts = Rollouts(database, self.bundles, now=now)
+        aggregates = Aggregates(now=now)
+        self.fleet, self.filling = FleetStore(database), Filling(database, aggregates)
         self.logs = LogStore(
             database,
             keep_lines=settings.keep_log_lines,
             keep_digests=settings.keep_log_digests,
-            observers=(self.rollouts.observe,),
+            observers=(self.rollouts.observe, aggregates),
             now=now,
         )
         self.metrics = Metrics(self._states())
@@ -75,6 +83,7 @@ class Services:
         self.runner = JobRunner(
             self.jobs, self.bundles, settings, now=now, user=user_of(settings), objects=open_job_objects(settings)
         )
+        self.filling.start()
         if settings.jobs_at_once:
             self.runner.start()
 
@@ -88,7 +97,7 @@ class Services:
             ),
             Reading("pathweave_bundles", "Bundles that are served, and those that are broken.", self._bundles, "state"),
             Reading("pathweave_jobs", "Packaging jobs by state.", lambda: self.jobs.counts(), "state"),
-            Reading("pathweave_devices", "Devices that sent logs.", lambda: {"": float(self.logs.device_count())}),
+            Reading("pathweave_devices", "Devices that sent logs.", lambda: {"": float(self.fleet.device_count())}),
             Reading("pathweave_rollouts", "Rollouts by state.", self.rollouts.states, "state"),
             Reading(
                 "pathweave_bundle_devices",
@@ -96,7 +105,11 @@ class Services:
                 self.rollouts.versions_in_the_field,
                 "bundle",
             ),
+            Reading("pathweave_devices_over_budget", "Devices whose plan is over its budget.", self._over_budget),
         ]
+
+    def _over_budget(self) -> dict[str, float]:
+        return {"": float(self.fleet.count(DeviceFilter(over_budget=True)))}
 
     def _bundles(self) -> dict[str, float]:
         listing = self.bundles.listing()
@@ -106,6 +119,7 @@ class Services:
         """Stop inference and the workers of jobs, and close bundles and database. Idempotent."""
         self.queue.close()
         self.readiness.close()
+        self.filling.close()
         self.runner.close()
         self.bundles.close()
         if self._shares is not None:

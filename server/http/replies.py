@@ -51,7 +51,7 @@ def _ours(error: PathweaveError) -> Response:
     status, text, hint, headers = described(error)
     reply = _reply(text, hint, status)
     reply.headers.update(headers)
-    if status == 401 and request.path == "/":  # browsers then ask for a password
+    if status == 401 and (request.path == "/" or request.path.startswith("/page/")):  # browsers ask for a password
         reply.headers["WWW-Authenticate"] = 'Basic realm="Pathweave"'
     return reply
 

@@ -33,4 +33,4 @@ def _add(services: Services) -> Response:
 
 
 def _devices(services: Services) -> Response:
-    return jsonify({"devices": [dataclasses.asdict(device) for device in services.logs.devices()]})
+    return jsonify({"devices": [dataclasses.asdict(device) for device in services.fleet.senders()]})

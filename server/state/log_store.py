@@ -98,19 +98,6 @@ class Ingested:
 
 
 @dataclass(frozen=True)
-class Device:
-    """A device that sent lines: the number stored, and the time of the last reception, ISO 8601 in UTC.
-
-    ``dropped``: how many of its lines retention has dropped.
-    """
-
-    device: str
-    lines: int
-    last_seen: str
-    dropped: int
-
-
-@dataclass(frozen=True)
 class StoredLine:
     """A line of a device; ``received``: time of reception, ISO 8601 in UTC."""
 
@@ -118,6 +105,12 @@ class StoredLine:
     received: str
     time: str
     line: LogLine
+
+
+def taken_time(time: str, now: datetime) -> str:
+    """The time that a line counts with: its own, or that of its arrival if its own is more than 5 minutes later."""
+    arrival, latest = (one.isoformat(timespec="milliseconds") for one in (now, now + _MAX_SKEW))
+    return arrival if time > latest else time
 
 
 class LogStore:
@@ -149,12 +142,12 @@ class LogStore:
             StorageError: they could not be stored.
         """
         now = self._now()
-        received, latest = (time.isoformat(timespec="milliseconds") for time in (now, now + _MAX_SKEW))
+        received = now.isoformat(timespec="milliseconds")
         rows: list[dict[str, object]] = [
             {
                 "device": device,
                 "digest": line.digest,
-                "time": received if line.time > latest else line.time,
+                "time": taken_time(line.time, now),
                 "received": received,
                 "event": line.event,
                 "line": line.encoded(),
@@ -172,35 +165,6 @@ class LogStore:
     def latest(self, count: int) -> list[StoredLine]:
         """The latest lines of all devices, the newest first."""
         return self._lines(_STORED.order_by(LOG_LINES.c.time.desc(), LOG_LINES.c.id.desc()).limit(count))
-
-    def latest_of_each_event(self, devices: int) -> list[StoredLine]:
-        """The latest line of each kind of event, for the ``devices`` with the most recent lines, grouped by device."""
-        lines = LOG_LINES.c
-        recent = sa.select(lines.device).group_by(lines.device).order_by(sa.func.max(lines.received).desc())
-        place = sa.func.row_number().over(
-            partition_by=(lines.device, lines.event), order_by=(lines.time.desc(), lines.id.desc())
-        )
-        ranked = sa.select(lines.id, place.label("place")).where(lines.device.in_(recent.limit(devices))).subquery()
-        chosen = sa.select(ranked.c.id).where(ranked.c.place == 1)
-        return self._lines(_STORED.where(lines.id.in_(chosen)).order_by(lines.device, lines.event))
-
-    def devices(self) -> list[Device]:
-        """All devices that sent lines, the latest first."""
-        lines, dropped = LOG_LINES.c, sa.func.coalesce(RETENTION.c.dropped, 0)
-        last = sa.func.max(lines.received)
-        query = (
-            sa.select(lines.device, sa.func.count(), last, dropped)
-            .select_from(LOG_LINES.outerjoin(RETENTION, lines.device == RETENTION.c.device))
-            .group_by(lines.device, RETENTION.c.dropped)
-            .order_by(last.desc(), lines.device)
-        )
-        with self._database.reading() as connection:
-            return [Device(*row) for row in connection.execute(query)]
-
-    def device_count(self) -> int:
-        """The number of devices that sent lines."""
-        with self._database.reading() as connection:
-            return connection.execute(sa.select(sa.func.count()).select_from(RETENTION)).scalar_one()
 
     def _tell(self, connection: sa.Connection, device: str, new: set[bytes], lines: Sequence[CheckedLine]) -> None:
         accepted = {line.digest: line for line in lines if line.digest in new}  # a body may repeat a line

@@ -112,8 +112,8 @@ SHARE_LEASES = _table(
     sa.Column("expires_s", Real, nullable=False),  # by the database's clock
 )
 # Also of devices without a rollout: whom a stage would reach, and what they measured on the version before.
-FLEET = _table(
-    "fleet",
+KNOWN_DEVICES = _table(
+    "known_devices",
     sa.Column("bundle", sa.Text, primary_key=True),
     sa.Column("device", sa.Text, primary_key=True),
     sa.Column("tags", sa.Text, nullable=False),  # as in the header that they came in
@@ -159,4 +159,50 @@ ROLLOUT_COUNTS = _table(
     sa.Column("events", Number, nullable=False),
     sa.Column("total", Real, nullable=False),
     sa.Column("squares", Real, nullable=False),
+)
+# The fleet as its log lines tell: what ``server/fleet`` keeps up to date, and the page and the metrics read.
+FLEET_DEVICES = _table(
+    "fleet_devices",
+    sa.Column("device", sa.Text, primary_key=True),
+    sa.Column("first_seen", sa.Text, nullable=False),
+    sa.Column("last_seen", sa.Text, nullable=False),  # reception of its last new line
+    sa.Column("lines", Number, nullable=False),  # accepted so far
+    sa.Column("line_time", sa.Text, nullable=False),  # of its newest line, which names bundle and runtime
+    sa.Column("bundle", sa.Text, nullable=False),
+    sa.Column("runtime", sa.Text, nullable=False),
+    sa.Column("plan_time", sa.Text),  # of the line that chose the plan
+    sa.Column("plan_kind", sa.Text),
+    sa.Column("latency_ms", Real),
+    sa.Column("budget_ms", Real),
+    sa.Column("budget_use", Real),  # latency over budget
+    sa.Column("share_asked", Real),
+    sa.Column("subnet_time", sa.Text),
+    sa.Column("subnet", sa.Text),
+    sa.Column("failure_time", sa.Text),  # of its latest failure
+    sa.Column("failure", sa.Text),  # its kind
+    sa.Column("failure_text", sa.Text),
+    sa.Index("fleet_devices_by_last_seen", "last_seen", "device"),
+    sa.Index("fleet_devices_by_bundle", "bundle", "last_seen", "device"),
+    sa.Index("fleet_devices_by_plan", "plan_kind", "last_seen", "device"),
+    sa.Index("fleet_devices_by_latency", "latency_ms", "device"),
+    sa.Index("fleet_devices_by_budget", "budget_use", "device"),
+    sa.Index("fleet_devices_by_share", "share_asked", "device"),
+    sa.Index("fleet_devices_by_failure", "failure_time", "device"),
+)
+# The hours of a day at which a device was seen, over its budget, or failed: one bit each.
+FLEET_DEVICE_DAYS = _table(
+    "fleet_device_days",
+    sa.Column("device", sa.Text, primary_key=True),
+    sa.Column("day", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("hours", sa.Integer, nullable=False),
+)
+# Devices in each hour and day, counted once. Rows are split by device, so that uploads seldom wait for each other.
+FLEET_PERIODS = _table(
+    "fleet_periods",
+    sa.Column("unit", sa.Text, primary_key=True),
+    sa.Column("period", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("part", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("devices", Number, nullable=False),
 )

@@ -26,6 +26,7 @@ from device_sdk.supernet.plan import decode_plan
 from device_sdk.transports import make_transport
 from pathweave.server_process import ServerProcess, running_server
 from server.access.tokens import TokenStore
+from server.fleet.store import FleetStore
 from server.settings import database_path
 from server.state.database import Database
 from server.state.log_store import LogStore
@@ -112,7 +113,7 @@ def test_a_device_adapts_and_the_server_holds_each_line_of_its_log_once(
         transport.close()
     lines = list(read_log(log))
     assert stored(data) == sorted(msgspec.json.encode(line) for line in lines)
-    [known] = LogStore(Database(database_path(data)), keep_lines=1000).devices()
+    [known] = FleetStore(Database(database_path(data))).senders()
     assert (known.device, known.lines) == (first["device"], len(lines)) == (first["device"], 5)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from pathweave.cli import main
 from server.access.tokens import TokenStore
+from server.fleet.store import FleetStore
 from server.jobs.job_request import JobRequest
 from server.jobs.leases import Leases
 from server.jobs.store import JobStore
@@ -151,7 +152,7 @@ def test_state_moves_once_and_whole(run, folder, filled, postgres, s3, clock, tm
         "dropped_lines": (425, 0),
         "log_lines": (600, 0),
         "jobs": (1, 0),
-        **dict.fromkeys(("fleet", "rollouts", "rollout_devices", "rollout_counts"), (0, 0)),
+        **dict.fromkeys(("known_devices", "rollouts", "rollout_devices", "rollout_counts"), (0, 0)),
     }
     moved = run("migrate-state", *place)
     assert {one["table"]: one["moved"] for one in moved["tables"]}["log_lines"] == 600
@@ -163,7 +164,7 @@ def test_state_moves_once_and_whole(run, folder, filled, postgres, s3, clock, tm
     assert contents(folder) == before
     database = Database(url)
     assert TokenStore(database, now=clock).owner(filled).name == "laptop"
-    [device] = LogStore(database, keep_lines=600).devices()
+    [device] = FleetStore(database).senders()
     assert (device.lines, device.dropped) == (600, 425)
     database.close()
 

@@ -8,7 +8,7 @@ from server.app import create_app
 
 pytestmark = pytest.mark.replicas(3)
 
-VALUES = {"name": "x", "job_id": "x", "model": "x", "version": "1", "blob": "x", "number": "1"}
+VALUES = {"name": "x", "job_id": "x", "model": "x", "version": "1", "blob": "x", "number": "1", "device": "x"}
 
 
 PUBLIC = {
@@ -56,5 +56,5 @@ def test_of_two_devices_neither_sees_the_other(serve, tiny, log_line, ndjson):
     for device, status in (("a", 403), ("b", 200)):
         headers = {"Pathweave-Device": device, **b}
         assert server.ask("/v1/logs", method="POST", body=body, headers=headers).status == status
-    for path in ("/", "/page/jobs", "/v1/devices", "/v1/jobs", "/v1/tokens"):
+    for path in ("/", "/page/jobs", "/page/devices", "/page/tokens", "/v1/devices", "/v1/jobs", "/v1/tokens"):
         assert server.ask(path, headers=b).status == 403

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from server.routes.page import _SCRIPT
+from server.page.reply import SCRIPT as _SCRIPT
 
 SCRIPT = "/page/script.js"
 
@@ -24,7 +24,7 @@ def add(packaging_server, job_request, eventually):
     return ask
 
 
-def page(server, path="/", **headers):
+def page(server, path="/page/jobs", **headers):
     reply = server.ask(path, headers=headers)
     assert reply.status == 200
     return reply.body.decode()
@@ -32,11 +32,11 @@ def page(server, path="/", **headers):
 
 def rows(html):
     """The cells of each job by its state."""
-    found = re.findall(r'<tr data-job="\w+" data-state="(\w+)">(.*?)</tr>', html, flags=re.DOTALL)
-    return {
-        state: [re.sub(r"<.*?>", "", cell).strip() for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)]
-        for state, row in found
-    }
+    found = [
+        [re.sub(r"<.*?>", "", cell).strip() for cell in re.findall(r"<t[hd].*?</t[hd]>", row, re.DOTALL)]
+        for row in re.findall(r"<tr>(.*?)</tr>", html, flags=re.DOTALL)
+    ]
+    return {cells[4]: cells for cells in found}
 
 
 def test_without_jobs_it_says_how_to_ask_for_one(packaging_server):
@@ -52,17 +52,20 @@ def test_each_job_with_its_state_and_progress(packaging_server, add, eventually)
     eventually(lambda: "tune, 25%, loss 0.5" in page(packaging_server))
     shown = rows(page(packaging_server))
     assert shown["done"][:2] == ["digits 1", "zoo:makes"]
-    assert shown["failed"][3:] == ["failed", "the worker ended with status 3"]
+    assert shown["failed"][4:] == ["failed", "–", "the worker ended with status 3"]
     assert shown["running"][0] == "jobs/127.0.0.1/digits"
-    assert shown["running"][3:] == ["running", "tune, 25%, loss 0.5"]
-    assert '<progress max="1" value="0.250">' in page(packaging_server)
+    assert shown["running"][4:] == ["running", "25%", "tune, 25%, loss 0.5"]
+    assert 'class="fill" width="25.00"' in page(packaging_server)
+    assert 'data-refresh-s="1"' in page(packaging_server)
 
 
-def test_what_the_script_asks_for_is_the_same_part(packaging_server, add):
-    add("makes", "done")
-    whole, part = page(packaging_server), page(packaging_server, "/page/jobs")
-    assert part.strip() in whole
-    assert '<div id="jobs">' in whole
+def test_one_job_with_what_was_asked_for_and_its_log(packaging_server, add):
+    job = add("makes", "done").rpartition("/")[2]
+    shown = page(packaging_server, f"/page/jobs/{job}")
+    assert "zoo:makes" in shown
+    assert "<pre" in shown
+    assert 'data-refresh-s="5"' in shown
+    assert packaging_server.ask("/page/jobs/none").status == 404
 
 
 def test_an_error_is_text_and_never_markup(packaging_server, job_request, add):
@@ -88,10 +91,13 @@ def test_only_the_pages_own_script_may_run(packaging_server):
 
 def test_the_script_needs_what_the_page_has(packaging_server):
     shown = page(packaging_server)
-    for name in re.findall(r'getElementById\("(\w+)"\)', _SCRIPT):
+    names = re.findall(r'getElementById\("(\w+)"\)', _SCRIPT)
+    assert names
+    for name in names:
         assert f'id="{name}"' in shown
-    for path in re.findall(r'fetch\("(.*?)"', _SCRIPT):
-        assert packaging_server.ask(path).status == 200
+    live = re.findall(r"<section[^>]*data-live[^>]*>", shown)
+    assert live
+    assert all('id="' in section for section in live)
 
 
 def test_the_script_is_javascript(tmp_path):

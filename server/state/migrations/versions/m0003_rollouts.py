@@ -17,14 +17,14 @@ def _table(name: str, *parts: sa.schema.SchemaItem) -> None:
 
 def upgrade() -> None:
     """Make the tables."""
-    _create_fleet()
+    _create_known_devices()
     _create_rollouts()
     _create_reports()
 
 
-def _create_fleet() -> None:
+def _create_known_devices() -> None:
     _table(
-        "fleet",
+        "known_devices",
         sa.Column("bundle", sa.Text, primary_key=True),
         sa.Column("device", sa.Text, primary_key=True),
         sa.Column("tags", sa.Text, nullable=False),

@@ -1,0 +1,1 @@
+"""The state of the fleet, kept up to date as log lines arrive."""
