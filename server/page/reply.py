@@ -55,6 +55,7 @@ TABS = (
     Tab("overview", "Overview", "/"),
     Tab("devices", "Devices", "/page/devices"),
     Tab("bundles", "Bundles", "/page/bundles"),
+    Tab("rollouts", "Rollouts", "/page/rollouts"),
     Tab("jobs", "Jobs", "/page/jobs"),
     Tab("tokens", "Tokens", "/page/tokens", Scope.ADMIN),
 )

@@ -15,6 +15,7 @@ from server.page.devices import device, devices
 from server.page.jobs import job, jobs
 from server.page.overview import overview
 from server.page.reply import SCRIPT, TEMPLATES, asked_by, reply_to
+from server.page.rollouts import rollout, rollouts
 from server.page.table import View
 from server.page.tokens import tokens
 from server.services import Services
@@ -33,6 +34,8 @@ def routes(services: Services) -> Blueprint:
     add("/page/devices/<device>", device)
     add("/page/bundles", bundles)
     add("/page/bundles/<name>", bundle)
+    add("/page/rollouts", rollouts)
+    add("/page/rollouts/<rollout_number>", rollout)
     add("/page/jobs", jobs)
     add("/page/jobs/<job_id>", job)
     add("/page/tokens", tokens, Scope.ADMIN)

@@ -8,7 +8,16 @@ from server.app import create_app
 
 pytestmark = pytest.mark.replicas(3)
 
-VALUES = {"name": "x", "job_id": "x", "model": "x", "version": "1", "blob": "x", "number": "1", "device": "x"}
+VALUES = {
+    "name": "x",
+    "job_id": "x",
+    "model": "x",
+    "version": "1",
+    "blob": "x",
+    "number": "1",
+    "device": "x",
+    "rollout_number": "1",
+}
 
 
 PUBLIC = {

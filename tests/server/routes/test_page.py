@@ -16,7 +16,7 @@ from server.access.scopes import Scope
 from server.state.log_store import CheckedLine, check_lines
 
 pytestmark = pytest.mark.replicas(3)
-VIEWS = ("/", "/page/devices", "/page/bundles", "/page/jobs")
+VIEWS = ("/", "/page/devices", "/page/bundles", "/page/rollouts", "/page/jobs")
 
 
 @pytest.fixture
