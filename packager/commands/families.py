@@ -50,7 +50,7 @@ def package_members(
 
 
 def print_family(family: PackagedFamily, out: Path, *, as_json: bool) -> None:
-    """What was written to ``out``, as text or JSON."""
+    """Print the family that was written to ``out``, as text or JSON."""
     described = _described(family, out)
     emit(described, as_json=as_json, text=lambda: _print(family, described))
 

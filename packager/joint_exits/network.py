@@ -59,7 +59,7 @@ class JointNetwork:
         yield live
 
     def difference(self, original: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What was learned, by name: the weights of exits, and of the trunk those that differ, less the original's."""
+        """The learned weights by name: those of exits, and of the trunk those that differ, less the original's."""
         tensors = {f"{PREFIX}{one.id}.{key}": value for one in self.exits for key, value in _state(one.module)}
         for key, value in _state(self.module):
             if value.is_floating_point() and not torch.equal(value, original[key]):
@@ -67,7 +67,7 @@ class JointNetwork:
         return {name: value.detach().contiguous() for name, value in tensors.items()}
 
     def learn(self, given: BranchWeights) -> None:
-        """Take what ``difference`` returned for exits of these cut points and structures.
+        """Take the weights that ``difference`` returned, for exits of these cut points and structures.
 
         Raises:
             WeightsError: the trunk's weights have other names or shapes.

@@ -13,7 +13,8 @@ from server.state.log_store import check_lines
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
 pytestmark = pytest.mark.embedded
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-VIEWS = ("/", "/page/devices", "/page/devices/cam-1", "/page/bundles", "/page/bundles/tiny", "/page/rollouts", "/page/jobs")
+PAGES = ("devices", "devices/cam-1", "bundles", "bundles/tiny", "rollouts", "jobs")
+VIEWS = ("/", *(f"/page/{name}" for name in PAGES))
 
 
 @pytest.fixture(scope="module")
