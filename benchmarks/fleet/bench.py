@@ -28,7 +28,7 @@ from device_sdk.bundles.releasing import sign_rollback
 from device_sdk.signing import signatures
 from server.asking import ask_server
 from server.state.database import Database
-from server.state.tables import FLEET_DEVICES, LOG_LINES
+from server.state.tables import LOG_LINES
 
 TARGETS = {
     "halted_at_share_self_test": Target(maximum=0.03),
@@ -118,7 +118,9 @@ def run(options: BenchOptions) -> BenchOutcome:
         before = len(fleet.errors)
         _upgraded(fleet)
         upgrade_errors = len(fleet.errors) - before
+        requests = site.requests()
         lost = _lost_lines(fleet, database)
+        requests = (site.requests() - requests) / count
         rows = _rows(database)
     figures = {
         "halted_at_share_self_test": faulty.share,
@@ -132,7 +134,9 @@ def run(options: BenchOptions) -> BenchOutcome:
         "first_install_bytes": sum(fetched) / len(fetched),
         "first_install_s_per_device": first_s,
         "poll_s_per_device": sum(fleet.seconds[-ROUND_PARTS:]) / ROUND_PARTS,
+        "requests_per_poll": requests,
         "log_lines": float(rows["lines"]),
+        "database_bytes_per_device": rows["bytes"] / count,
     }
     table: list[dict[str, object]] = [faulty.row("fails its self-test on 5 %"), slow.row("30 % slower on a quarter")]
     table += [{"what": "error", "text": text} for text in dict.fromkeys(fleet.errors)]
@@ -241,8 +245,8 @@ def _rows(database: str) -> dict[str, int]:
     try:
         with opened.reading() as connection:
             lines = connection.execute(sa.select(sa.func.count()).select_from(LOG_LINES)).scalar_one()
-            devices = connection.execute(sa.select(sa.func.count()).select_from(FLEET_DEVICES)).scalar_one()
-            return {"lines": lines, "devices": devices}
+            size = connection.execute(sa.select(sa.func.pg_database_size(sa.func.current_database()))).scalar_one()
+            return {"lines": lines, "bytes": size}
     finally:
         opened.close()
 

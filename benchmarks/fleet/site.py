@@ -20,6 +20,7 @@ from server.state.object_store import ObjectStore
 from tests.server.engines import PostgresProcess, postgres_process, s3_server
 
 _PATIENCE_S = 60.0
+_REQUESTS = "pathweave_requests_total{"
 
 
 class Site:
@@ -78,6 +79,15 @@ class Site:
         """Stop PostgreSQL, with all its connections, and start it again."""
         self._postgres.stop()
         self._postgres.start()
+
+    def requests(self) -> float:
+        """Requests that the servers have answered since they were started."""
+        total = 0.0
+        for port in self._ports:
+            with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as reply:
+                lines = reply.read().decode().splitlines()
+            total += sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(_REQUESTS))
+        return total
 
     def close(self) -> None:
         """End everything."""
