@@ -98,6 +98,7 @@ def device_id(state_folder: Path) -> str:
             known = path.read_text(encoding="utf-8").strip()
             if IDENTIFIER.fullmatch(known):
                 return known
+        remove_temporaries(state_folder)  # of a run that was killed here
         write_atomically(path, f"{secrets.token_hex(8)}\n".encode())
     return path.read_text(encoding="utf-8").strip()
 
