@@ -83,6 +83,8 @@ VALUES = {
     "model": (NAME, f"{NAME}:images"),
     "version": ("1",),
     "number": ("1",),
+    "rollout_number": ("1",),
+    "device": (OTHERS,),
     "blob": ("0" * 64,),
 }
 
