@@ -46,6 +46,7 @@ ROUND_PARTS = 40  # of a round, after each of which the rollout is looked at
 _FAILING, _SLOW_BOARDS, _SLOWER = 0.05, 0.25, 1.3
 _FIRST, _FAULTY, _SLOW = 1, 2, 3  # versions
 _MOST_ROUNDS = 4
+_SEEN_S = 5.0  # servers look at the store every two seconds
 _STAGES, _QUICK_STAGES = (1, 3, 10, 100), (10, 30, 100)  # percent; each ends once half of its devices have reported
 
 
@@ -108,6 +109,7 @@ def run(options: BenchOptions) -> BenchOutcome:
         key = options.work_folder / "key.pub"
         versions = _versions(options.work_folder, key)
         site.publish(versions[_FIRST])
+        time.sleep(_SEEN_S)
         fleet = _Fleet(site, _devices(options.work_folder / "devices", count), key, executor, random.Random(1))
         fleet.whole_round()
         first_s = sum(fleet.seconds) / len(fleet.seconds)
@@ -168,7 +170,7 @@ def _rolled_out(fleet: _Fleet, folder: Path, version: int) -> _Outcome:
     )
     number = started["number"]
     fleet.site.publish(folder)
-    time.sleep(5.0)  # servers look at the store every two seconds
+    time.sleep(_SEEN_S)
     parts, why, halted, report = 0, "never halted", False, started
     for _ in range(_MOST_ROUNDS):
         for _ in fleet.round():

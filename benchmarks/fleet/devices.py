@@ -58,7 +58,14 @@ class Polled:
 def poll_all(devices: Sequence[Device], url: str, key: Path) -> list[Polled]:
     """Have each device open its bundle and send its log, some at a time."""
     with ThreadPoolExecutor(_THREADS) as threads:
-        return list(threads.map(lambda device: _poll(device, url, key), devices))
+        return list(threads.map(lambda device: _poll_safely(device, url, key), devices))
+
+
+def _poll_safely(device: Device, url: str, key: Path) -> Polled:
+    try:
+        return _poll(device, url, key)
+    except PathweaveError as error:  # nothing was ever fetched here
+        return Polled(device_id(device.folder), 0, None, str(error), 0, 0, 0)
 
 
 def _poll(device: Device, url: str, key: Path) -> Polled:
