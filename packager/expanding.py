@@ -53,11 +53,7 @@ def expanded(job: Job, examples: torch.Tensor) -> Expansion:
     Raises:
         TraceError: the model cannot be cut. DataError: it does not answer for the data's classes.
     """
-    recipe = job.recipe
-    fused = FUSED if recipe.fused is None else recipe.fused
-    # only fp32 supports cut points of several tensors; with other renditions long stretches stay uncut
-    only_fp32 = recipe.renditions == ("fp32",)
-    traced = trace(job.model.module, examples, gamma=recipe.gamma, fused=fused, streams=only_fp32)
+    recipe, traced = job.recipe, cut_model(job, examples)
     _require_answers(job, traced)
     rates = recipe.shrink_rates
     if rates == "auto":
@@ -75,6 +71,15 @@ def expanded(job: Job, examples: torch.Tensor) -> Expansion:
     if job.branch_weights is not None:
         expansion = load_branches(expansion, job.branch_weights)
     return expansion
+
+
+def cut_model(job: Job, examples: torch.Tensor) -> TracedModel:
+    """A copy of the job's model, cut as its recipe says; ``examples``: as of ``expanded`` (TraceError)."""
+    recipe = job.recipe
+    fused = FUSED if recipe.fused is None else recipe.fused
+    # only fp32 supports cut points of several tensors; with other renditions long stretches stay uncut
+    only_fp32 = recipe.renditions == ("fp32",)
+    return trace(job.model.module, examples, gamma=recipe.gamma, fused=fused, streams=only_fp32)
 
 
 def _require_answers(job: Job, traced: TracedModel) -> None:

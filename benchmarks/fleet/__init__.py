@@ -1,1 +1,1 @@
-"""Thousands of devices on several servers: rollouts that halt, and servers that are killed and upgraded meanwhile."""
+"""Thousands of devices on several servers: rollouts that halt while servers are killed and upgraded."""

@@ -18,7 +18,7 @@ from safetensors.torch import load, save
 from device_sdk.errors import UsageError
 from device_sdk.files.atomic import write_atomically
 from device_sdk.progress import Progress
-from packager.expanding import examples_of
+from packager.expanding import cut_model, examples_of
 from packager.family.members import FamilyMember
 from packager.family.pipeline import PackagedFamily, package_together, sizes_of_all
 from packager.inputs.job import Job
@@ -30,8 +30,6 @@ from packager.joint_exits.training import JointAccuracy, judge, train_jointly
 from packager.output.checkpoints import Checkpoints
 from packager.pipeline import Limits
 from packager.supernet.blocks.trainable import count_macs
-from packager.tracing.cut_points import FUSED
-from packager.tracing.traced_model import trace
 
 EARLY = "early"  # added to the name of the copy
 _STATE = "joint_exits.pt"
@@ -142,10 +140,8 @@ def _without_joint_exits(job: Job) -> tuple[Job, BranchWeights | None]:
 def _copied(job: Job, given: BranchWeights | None, state: Path, progress: Progress) -> _Copy:
     """The copy of the job's model, trained, or with what it learned before."""
     recipe, original = job.recipe, job.model.module
-    fused = FUSED if recipe.fused is None else recipe.fused
     with progress.task("copy the model", 1) as task:
-        examples = torch.from_numpy(examples_of(job))
-        traced = trace(original, examples, gamma=recipe.gamma, fused=fused, streams=recipe.renditions == ("fp32",))
+        traced = cut_model(job, torch.from_numpy(examples_of(job)))
         task.advance()
     if traced.taps:
         raise UsageError("the head reads several cut points: such a model has no joint exits", hint="leave them out")

@@ -99,7 +99,7 @@ class JobFiles:
             self._objects.delete(job_id, self._objects.digests(job_id) - kept)
 
     def strays(self) -> set[str]:
-        """Jobs with stored files that nobody needs: unknown, over without a bundle, or published (StorageError)."""
+        """Jobs with stray files: unknown jobs, those that are over without a bundle, or published (StorageError)."""
         return set() if self._objects is None else self._objects.job_ids() - self._store.ids_with_files()
 
     def new_saver(self, job: Job, *, every_s: float, max_bytes: int | None) -> WorkSaver | None:

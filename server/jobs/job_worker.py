@@ -232,7 +232,7 @@ class JobWorker:
             self._announced_s = time.monotonic()
 
     def _sweep_store(self) -> None:
-        """Delete stored files that nobody needed an hour ago either: a request stores its weights before its job."""
+        """Delete stray files that were strays an hour ago too: a request stores its weights before its job."""
         if time.monotonic() - self._swept_s >= _SWEEP_S:
             self._swept_s = time.monotonic()
             strays = self._parts.files.strays()

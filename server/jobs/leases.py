@@ -1,6 +1,6 @@
 """Leases of jobs: which machine runs a job, and until when. Time is the database's, so clocks may differ.
 
-Each lease has a number. Whoever runs a job names it in every change, so that a machine that lost the job changes
+A lease has a number. Every change of a running job names it, so that a machine that lost the job changes
 nothing any more (fencing).
 """
 

@@ -64,7 +64,7 @@ class Assignments:
     def _try(
         self, bundle: str, device: str, tags: str | None, served: Collection[int], *, records: bool
     ) -> Assignment | None:
-        """None: the rollout has changed meanwhile."""
+        """One attempt; None if the rollout changed during it."""
         with self._database.reading() as connection:
             rollout = store.latest(connection, bundle)
             known = store.known(connection, bundle, device)

@@ -151,7 +151,7 @@ def _finding(rollout: Rollout, counts: Mapping[Key, Counts], tag: str, signal: s
 
 
 def _share_limit(limits: Limits, signal: str, old: Counts) -> float | None:
-    """The operator's limit, or what the old version shows meanwhile, if that is more: a server may be away for all."""
+    """The operator's limit, or the old version's share, if that is more: a server may be away for all."""
     limit: float | None = getattr(limits, signal)
     if limit is None or signal in ("self_test", "refused") or old.devices < MEASURED_DEVICES:
         return limit
