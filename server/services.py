@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from device_sdk.runtimes import make_runtime
+from device_sdk.runtimes.onnx_runtime import keeps_spin_us
 from device_sdk.runtimes.port import Runtime
 from server.access.enrolment import AttemptLimit, Enrolments
 from server.access.shared_limits import LeasedShares, SharedAttemptLimit
@@ -30,6 +31,7 @@ from server.state.database import Database, utc_now
 from server.state.log_store import LogStore
 
 _MOST_VERSIONS = 50  # that metrics tell apart
+_SPIN_US = 50  # bridges the time between two operators of one inference
 
 
 class Services:
@@ -69,14 +71,18 @@ class Services:
         )
         self.metrics = Metrics(self._states())
         self.tracing = new_provider() if tracing_wanted() else None
-        runtime = runtime or make_runtime(threads=settings.inference_threads)
-        self.models = ModelCache(runtime, limit=settings.max_models)
+        places = settings.inference_threads if runtime is None else 1
+        self.models = ModelCache(
+            runtime or make_runtime(threads=places, spin_us=_SPIN_US if keeps_spin_us() else 0),
+            limit=settings.max_models,
+            beside=make_runtime(threads=1) if places > 1 else None,
+        )
         self.queue = BatchQueue(
             limit=settings.queue_limit,
             client_share=settings.client_share,
             shares=self._shares,
             max_batch=settings.max_batch,
-            workers=settings.inference_workers,
+            places=places,
             observe=self.metrics.batch,
         )
         self.jobs = JobStore(database, now=now)

@@ -39,7 +39,6 @@ class Settings:
     client_share: int | None = None
     max_batch: int = 64
     inference_threads: int = field(default_factory=usable_cores)
-    inference_workers: int = 1
     max_models: int = 4
     infer_timeout_s: float = 60.0
     max_body_bytes: int = 64 * MIB

@@ -43,6 +43,15 @@ def keep_one_heap() -> None:
 
 
 @cache
+def keeps_spin_us() -> bool:
+    """True if ONNX Runtime's threads spin no longer than ``spin_us``, as from 1.26 on."""
+    import onnxruntime
+
+    major, minor = onnxruntime.__version__.split(".")[:2]
+    return (int(major), int(minor)) >= (1, 26)
+
+
+@cache
 def _malloc_trim() -> Any:
     try:
         return ctypes.CDLL(None).malloc_trim  # glibc

@@ -7,6 +7,7 @@ import http
 import ipaddress
 import json
 import socket
+import threading
 import time
 from typing import Any
 
@@ -24,6 +25,15 @@ CLIENT_GONE = "pathweave.client_gone"  # and a function: whether the client has 
 _LINGER_S = 1.0  # and bytes, for which the rest of a refused body is dropped before the connection is closed
 _LINGER_BYTES = 4 << 20
 _TURN_BYTES = 1 << 20  # sent at once, before other connections have their turn
+
+
+_working = threading.local()
+
+
+def working_for() -> int | None:
+    """The file descriptor of the connection that this thread answers; None if it answers none."""
+    descriptor: int | None = getattr(_working, "descriptor", None)
+    return descriptor
 
 
 class _Task(WSGITask):
@@ -122,7 +132,11 @@ class Connection(HTTPChannel):
 
     def service(self) -> None:
         """Answer the request; called by a thread of the server."""
-        super().service()
+        _working.descriptor = self._fileno
+        try:
+            super().service()
+        finally:
+            _working.descriptor = None
         self._answered = True
         self._waiting_since_s = time.monotonic()
 

@@ -1,8 +1,8 @@
 """Waitress with limits per client, and graceful shutdown.
 
 Waitress itself drops requests in flight when it ends, and slow clients can take all its connections and threads. The
-loop below is waitress's, one iteration at a time; connections and threads are our own. Threads are in lanes: requests
-of one kind never wait for a thread that another kind holds.
+loop below is waitress's, one round at a time; polling, connections and threads are our own. Threads are in lanes:
+requests of one kind never wait for a thread that another kind holds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from waitress.server import TcpWSGIServer
 from waitress.task import ThreadedTaskDispatcher
 
 from server.errors import ListenError
-from server.http.connections import Connection, address_group
+from server.http.connections import Connection, address_group, working_for
+from server.http.polling import Polling
 from server.http.request_reader import AdmitBody, Limits
 
 _log = logging.getLogger(__name__)
@@ -92,6 +93,15 @@ class _Server(TcpWSGIServer):
         self._by_group: Counter[str] = Counter()
         sockinfo = (listener.family, listener.type, listener.proto, listener.getsockname())
         super().__init__(app, _sock=listener, sockinfo=sockinfo, bind_socket=False, **options)
+        self.polling = Polling(self._map)
+        self.polling.note_all()  # the listener and the trigger
+
+    def pull_trigger(self) -> None:
+        """Wake the loop for the connection that this thread works for. Safe in any thread."""
+        descriptor = working_for()
+        if descriptor is not None:
+            self.polling.note(descriptor)
+        super().pull_trigger()
 
     def readable(self) -> bool:
         """True if connections are accepted; unlike waitress's, at any number of them."""
@@ -110,6 +120,7 @@ class _Server(TcpWSGIServer):
                 return
             if self._make_room(self.group(address)):
                 self._by_group[self.group(address)] += 1
+                self.polling.note(connection.fileno())
                 self.channel_class(self, connection, address, self.adj, map=self._map)
             else:
                 connection.close()
@@ -130,6 +141,7 @@ class _Server(TcpWSGIServer):
         now_s = time.monotonic()
         for connection in list(self.active_channels.values()):
             connection.check_deadlines(now_s, self.limits)
+        self.polling.note_all()
 
     def _make_room(self, group: str) -> bool:
         """Make room for a connection of ``group``: at the limits, close another one; False if none can be closed."""
@@ -212,7 +224,7 @@ class HttpServer:
             self._server.pull_trigger()
 
     def _round(self, timeout_s: float) -> None:
-        wasyncore.loop(timeout=timeout_s, use_poll=True, map=self._map, count=1)
+        self._server.polling.round(timeout_s)
 
     def _drain(self) -> None:
         """1. accept what waits, stop listening; 2. close idle connections; 3. close the others after their reply."""
@@ -227,6 +239,7 @@ class HttpServer:
             for channel in list(channels.values()):
                 if channel.idle:
                     channel.will_close = True
+            self._server.polling.note_all()
             self._round(_DRAIN_ROUND_S)
             self._server.check_deadlines()
         if channels:

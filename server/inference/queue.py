@@ -4,6 +4,10 @@ The threads of the requests run the batches. A request that finds a free place l
 one model and fits, runs it, and gives each job its rows, until its own are complete. Then it wakes one that still
 waits, which leads from there on. So a single request runs at once, on the thread that decoded it, and batches grow with
 the backlog. Requests take turns: a large one runs in slices, and between two of them others run.
+
+While there are fewer requests than places, one batch at a time has all cores. From then on every place has a core of
+its own, and what waits is divided among them: a batch on one core needs no synchronisation between operators, so all
+cores together answer more (ResNet-56 at batch 1 on two cores: 2.3 ms of processor time per image instead of 3.2).
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from typing import Protocol
 import numpy as np
 
 from device_sdk.errors import RuntimeFailedError
-from device_sdk.runtimes.port import Array, LoadedStretch
+from device_sdk.runtimes.port import Array
 from server.errors import BusyClientError, OverloadedError
 
 _Result = list[Array]
@@ -33,7 +37,7 @@ ASK_AFTER_S = 0.5
 class _Job:
     """A request. All fields but the first five are guarded by the queue's lock."""
 
-    model: LoadedStretch
+    model: BatchModel
     tensors: Sequence[Array]  # each [rows, ...]
     deadline_s: float  # on the monotonic clock
     abandoned: Callable[[], bool]
@@ -67,6 +71,16 @@ class _Slice:
     stop: int
 
 
+class BatchModel(Protocol):
+    """A model as the queue runs it: inputs and outputs are [rows, ...] each. Raises as ``LoadedStretch.run``."""
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """Run on all cores."""
+
+    def run_beside(self, inputs: Sequence[Array]) -> list[Array]:
+        """Run on one core, beside other batches."""
+
+
 class Shares(Protocol):
     """Requests at once of each client, counted on all servers together."""
 
@@ -81,7 +95,7 @@ class BatchQueue:
     """Admits up to ``limit`` concurrent requests and runs up to ``max_batch`` rows of one model together.
 
     ``client_share``: maximum requests per client; None for no limit; ``shares``: holds it together with other servers.
-    ``workers``: batches that run at the same time. ``observe``: told the rows of each batch that begins, and the
+    ``places``: batches that run at the same time once there are as many requests. ``observe``: told the rows of each batch that begins, and the
     seconds that the requests waited whose first rows are in it.
     """
 
@@ -92,7 +106,7 @@ class BatchQueue:
         max_batch: int,
         client_share: int | None = None,
         shares: Shares | None = None,
-        workers: int = 1,
+        places: int = 1,
         ask_after_s: float = ASK_AFTER_S,
         observe: Callable[[int, Sequence[float]], None] | None = None,
     ) -> None:
@@ -105,7 +119,8 @@ class BatchQueue:
         self._lock = threading.Lock()  # guards all that follows
         self._admitted: Counter[str] = Counter()
         self._waiting: deque[_Job] = deque()
-        self._free = workers  # places for leaders
+        self._places = places
+        self._leaders = 0
         self._closed = False
 
     def __len__(self) -> int:
@@ -161,7 +176,7 @@ class BatchQueue:
 
     def run(
         self,
-        model: LoadedStretch,
+        model: BatchModel,
         tensors: Sequence[Array],
         *,
         timeout_s: float,
@@ -203,13 +218,11 @@ class BatchQueue:
 
     def _appoint(self) -> None:
         """Give the free places to jobs that wait. Call with the lock."""
-        for job in self._waiting:
-            if not self._free:
-                return
-            if not job.leads and not job.done:
-                self._free -= 1
-                job.leads = True
-                job.woken.set()
+        places = self._places if self._crowded() else 1
+        for job in self._idle()[: max(0, places - self._leaders)]:
+            self._leaders += 1
+            job.leads = True
+            job.woken.set()
 
     def _given_up(self, job: _Job) -> bool:
         """Take a job whose time is up out of the queue, unless it is done or was appointed meanwhile."""
@@ -226,25 +239,34 @@ class BatchQueue:
             while not job.done:
                 with self._lock:
                     self._drop_unwanted()
-                    batch = self._take_batch() if self._waiting else []
+                    beside = self._crowded()
+                    batch = self._take_batch(beside=beside) if self._waiting else []
                 if not batch:  # its last rows run elsewhere
                     break
                 if self._observe is not None:
                     now_s = time.monotonic()
                     waits_s = [now_s - part.job.queued_s for part in batch if part.start == 0]
                     self._observe(sum(part.stop - part.start for part in batch), waits_s)
-                self._run_and_answer(batch)
+                self._run_and_answer(batch, beside=beside)
         finally:
             with self._lock:
                 job.leads = False
                 if not job.done:
                     job.woken.clear()
-                self._free += 1
+                self._leaders -= 1
                 self._appoint()
 
-    def _run_and_answer(self, batch: Sequence[_Slice]) -> None:
+    def _crowded(self) -> bool:
+        """True if there are several places and a request for each. Call with the lock."""
+        return 1 < self._places <= self._leaders + len(self._idle())
+
+    def _idle(self) -> list[_Job]:
+        """Jobs that wait and lead no batches, oldest first."""
+        return [job for job in self._waiting if not job.leads and not job.done]
+
+    def _run_and_answer(self, batch: Sequence[_Slice], *, beside: bool) -> None:
         try:
-            outputs = self._run(batch)
+            outputs = self._run(batch, beside=beside)
         except BaseException as error:
             with self._lock:
                 for part in batch:
@@ -263,17 +285,19 @@ class BatchQueue:
                 wanted.append(job)
         self._waiting = wanted
 
-    def _take_batch(self) -> list[_Slice]:
+    def _take_batch(self, *, beside: bool) -> list[_Slice]:
         """Up to ``max_batch`` rows. The first job gives half of them to others if it needs more than one batch.
 
-        It then waits behind all others for its next turn.
+        It then waits behind all others for its next turn. ``beside``: others join it only up to a place's share of the
+        rows that wait.
         """
+        share = -(-sum(job.left for job in self._waiting) // self._places) if beside else self._max_batch
         first = self._waiting.popleft()
         half = max(1, self._max_batch // 2)
-        room = self._max_batch - (first.left if first.left <= self._max_batch else half)
+        room = min(share, self._max_batch) - (first.left if first.left <= self._max_batch else half)
         others = []
         for job in self._waiting:
-            if job.model is first.model and job.left <= room:
+            if job.model is first.model and job.left <= room and not job.leads:
                 others.append(job)
                 room -= job.left
         batch = [_take(first, min(first.left, self._max_batch - sum(job.left for job in others)))]
@@ -284,7 +308,7 @@ class BatchQueue:
         return batch
 
     @staticmethod
-    def _run(batch: Sequence[_Slice]) -> list[Array]:
+    def _run(batch: Sequence[_Slice], *, beside: bool) -> list[Array]:
         """The outputs of the whole batch.
 
         Raises:
@@ -292,7 +316,8 @@ class BatchQueue:
         """
         columns = zip(*([tensor[part.start : part.stop] for tensor in part.job.tensors] for part in batch), strict=True)
         inputs = [_joined(parts) for parts in columns]
-        outputs = batch[0].job.model.run(inputs)
+        model = batch[0].job.model
+        outputs = model.run_beside(inputs) if beside else model.run(inputs)
         for output in outputs:
             if len(output) != len(inputs[0]):  # no row could be told to be whose
                 raise RuntimeFailedError(f"the model returned {len(output)} rows for {len(inputs[0])}")

@@ -110,3 +110,27 @@ def test_paths_and_tails_of_one_bundle_are_kept_apart(bundles):
     assert whole is not tail
     assert cache.load(bundles[0], edges[3:]) is tail
     assert tail.run([np.zeros((1, 16, 20, 20), np.float32)])[0].shape == (1, 3)
+
+
+def test_a_model_for_one_core_is_loaded_when_batches_first_run_beside_each_other(bundles):
+    everything, one_core = Loading(), Loading()
+    model = load(ModelCache(everything, limit=2, beside=one_core), bundles[0])
+    alone = model.run([INPUT])[0]
+    assert (everything.loads, one_core.loads) == (1, 0)
+    beside = [model.run_beside([INPUT])[0] for _ in range(2)]
+    assert (everything.loads, one_core.loads) == (1, 1)
+    np.testing.assert_allclose(beside[1], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_without_a_runtime_for_one_core_there_is_one_model(bundles):
+    runtime = Loading()
+    model = load(ModelCache(runtime, limit=2), bundles[0])
+    np.testing.assert_array_equal(model.run_beside([INPUT])[0], model.run([INPUT])[0])
+    assert runtime.loads == 1
+
+
+def test_a_model_for_one_core_that_failed_to_load_is_tried_again(bundles):
+    model = load(ModelCache(Loading(), limit=2, beside=Loading(failures=1)), bundles[0])
+    with pytest.raises(RuntimeFailedError):
+        model.run_beside([INPUT])
+    assert model.run_beside([INPUT])[0].shape == (1, 3)

@@ -25,6 +25,7 @@ class Doubling:
         self.gate.set()
         self.started = threading.Semaphore(0)
         self.batches = []
+        self.beside = 0  # batches that had one core
         self.failure = None
 
     def run(self, inputs):
@@ -34,6 +35,10 @@ class Doubling:
         if self.failure:
             raise self.failure
         return [2 * inputs[0], inputs[0].sum(axis=1)]
+
+    def run_beside(self, inputs):
+        self.beside += 1
+        return self.run(inputs)
 
     def close(self):
         pass
@@ -210,11 +215,11 @@ def test_a_leader_whose_rows_are_complete_leaves_the_others_to_the_next(make, mo
         model.gate.set()
         assert first.result(PATIENCE_S)[0][0, 0] == 0
         assert [other.result(PATIENCE_S)[0][0, 0] for other in others] == [2, 4, 6]
-    assert queue._free == 1
+    assert queue._leaders == 0
 
 
-def test_several_workers_run_side_by_side(make, model):
-    queue = make(workers=2)
+def test_with_a_request_for_each_place_batches_run_side_by_side(make, model):
+    queue = make(places=2)
     model.gate.clear()
     with ThreadPoolExecutor(2) as pool:
         futures = []
@@ -223,6 +228,42 @@ def test_several_workers_run_side_by_side(make, model):
             assert model.started.acquire(timeout=PATIENCE_S)
         model.gate.set()
         assert [future.result(PATIENCE_S)[0][0, 0] for future in futures] == [2, 4]
+    assert model.beside == 1  # the first was alone
+
+
+def test_with_fewer_requests_than_places_one_batch_has_all_cores(make, model):
+    queue = make(places=3)
+    model.gate.clear()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(run, queue, model, 1)
+        assert model.started.acquire(timeout=PATIENCE_S)
+        second = pool.submit(run, queue, model, 2)
+        wait_until(lambda: len(queue._waiting) == 1)
+        assert len(model.batches) == 1
+        model.gate.set()
+        assert [future.result(PATIENCE_S)[0][0, 0] for future in (first, second)] == [2, 4]
+    assert (model.batches, model.beside) == ([1, 1], 0)
+
+
+def test_a_large_request_that_is_alone_has_all_cores(make, model):
+    run(make(places=2, max_batch=4), model, *range(8))
+    assert (model.batches, model.beside) == ([4, 4], 0)
+
+
+def test_places_share_what_waits(make, model):
+    queue = make(limit=20, max_batch=16, places=2)
+    model.gate.clear()
+    with ThreadPoolExecutor(10) as pool:
+        futures = []
+        for value in (0, 1):
+            futures.append(pool.submit(run, queue, model, value))
+            assert model.started.acquire(timeout=PATIENCE_S)
+        futures += [pool.submit(run, queue, model, value) for value in range(2, 10)]
+        wait_until(lambda: len(queue._waiting) == 8)
+        model.gate.set()
+        assert [future.result(PATIENCE_S)[0][0, 0] for future in futures] == [2 * value for value in range(10)]
+    assert sum(model.batches) == 10
+    assert max(model.batches) <= 4  # half of those that waited
 
 
 class Noting(Doubling):
@@ -272,8 +313,8 @@ def test_large_requests_of_two_models_take_turns(make):
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=12), st.integers(1, 9), st.integers(1, 3))
-def test_every_request_gets_exactly_its_own_rows(sizes, max_batch, workers):
-    queue, model = BatchQueue(limit=20, max_batch=max_batch, workers=workers), Doubling()
+def test_every_request_gets_exactly_its_own_rows(sizes, max_batch, places):
+    queue, model = BatchQueue(limit=20, max_batch=max_batch, places=places), Doubling()
     try:
         with ThreadPoolExecutor(len(sizes)) as pool:
             asked = [[100 * number + row for row in range(size)] for number, size in enumerate(sizes)]
