@@ -1,5 +1,6 @@
 """Fleet: rollouts to thousands of devices that halt by themselves, while servers are killed, upgraded and restarted.
 
+Packaging jobs run beside the devices, on two machines of which one is killed with a job in the middle.
 Devices run the SDK's delivery, store, log and upload in a few processes, against three servers on PostgreSQL and an S3
 server behind a balancer. A release fails its self-test on 5 % of them, another is 30 % slower on a quarter's board.
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from benchmarks.fleet.devices import NAME, Device, Polled, poll_all
+from benchmarks.fleet.packaging import Yard, running_yard
 from benchmarks.fleet.site import Site, running_site
 from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.bundles import CHECKOUT
@@ -38,9 +40,14 @@ TARGETS = {
     "errors": Target(maximum=0),
     "lost_lines": Target(maximum=0),
     "failed_in_upgrade": Target(maximum=0),
+    "lost_jobs": Target(maximum=0),
+    "repeated_jobs": Target(maximum=0),
+    "torn": Target(maximum=0),
+    "jobs_moved": Target(minimum=1),
 }
 _REFERENCE = CHECKOUT / "tests" / "contract" / "bundle"
 DEVICES, QUICK_DEVICES = 2_000, 120
+JOBS, QUICK_JOBS = 4, 2
 SERVERS, PROCESSES = 3, 2
 ROUND_PARTS = 40  # of a round, after each of which the rollout is looked at
 _FAILING, _SLOW_BOARDS, _SLOWER = 0.05, 0.25, 1.3
@@ -103,6 +110,9 @@ def run(options: BenchOptions) -> BenchOutcome:
     of these run the first version again; ``wrong_version``: devices on another one after that; ``errors``: deliveries
     and uploads that failed, also while a server and PostgreSQL were killed; ``failed_in_upgrade``: of a round in which
     the servers are replaced one by one; ``lost_lines``: of logs on devices that no server has, or has twice.
+    ``lost_jobs``: accepted ones that are neither published nor failed for a reason; ``repeated_jobs``: published
+    versions beyond one for each; ``torn``: versions and blobs in the store that do not verify; ``jobs_moved``: done on
+    a machine after another one had begun.
     """
     count = QUICK_DEVICES if options.quick else DEVICES
     with running_site(options.work_folder / "site", count=SERVERS) as (site, database), _workers() as executor:
@@ -116,10 +126,14 @@ def run(options: BenchOptions) -> BenchOutcome:
         fetched = [one.bytes_fetched for one in fleet.polled.values()]
         faulty = _rolled_out(fleet, versions[_FAULTY], _FAULTY)
         slow = _rolled_out(fleet, versions[_SLOW], _SLOW)
-        _with_faults(fleet)
-        before = len(fleet.errors)
-        _upgraded(fleet)
-        upgrade_errors = len(fleet.errors) - before
+        with running_yard(site, options.work_folder / "yard", database=database, store=site.store) as yard:
+            yard.submit(QUICK_JOBS if options.quick else JOBS)
+            _with_faults(fleet, yard)
+            before = len(fleet.errors)
+            _upgraded(fleet, yard)
+            upgrade_errors = len(fleet.errors) - before
+            yard.finish()
+            jobs, moved, job_rows = yard.counted(), yard.moved(), yard.rows()
         requests = site.requests()
         lost = _lost_lines(fleet, database)
         requests = (site.requests() - requests) / count
@@ -132,6 +146,11 @@ def run(options: BenchOptions) -> BenchOutcome:
         "errors": float(len(fleet.errors)),
         "failed_in_upgrade": float(upgrade_errors),
         "lost_lines": float(lost),
+        "lost_jobs": float(jobs.lost),
+        "repeated_jobs": float(jobs.repeated),
+        "torn": float(jobs.torn),
+        "jobs_moved": float(moved),
+        "jobs": float(len(job_rows)),
         "devices": float(count),
         "first_install_bytes": sum(fetched) / len(fetched),
         "first_install_s_per_device": first_s,
@@ -141,6 +160,7 @@ def run(options: BenchOptions) -> BenchOutcome:
         "database_bytes_per_device": rows["bytes"] / count,
     }
     table: list[dict[str, object]] = [faulty.row("fails its self-test on 5 %"), slow.row("30 % slower on a quarter")]
+    table += job_rows
     table += [{"what": "error", "text": text} for text in dict.fromkeys(fleet.errors)]
     return BenchOutcome(figures, table, data="made-up devices; the reference bundle of tests/contract")
 
@@ -206,9 +226,10 @@ def _plan(devices: int) -> dict[str, object]:
     }
 
 
-def _with_faults(fleet: _Fleet) -> None:
-    """A round in which a server is killed and started again, then PostgreSQL."""
+def _with_faults(fleet: _Fleet, yard: Yard) -> None:
+    """A round in which a server is killed and started again, then PostgreSQL, and a machine that packages is killed."""
     for part, _ in enumerate(fleet.round()):
+        yard.look()
         if part == ROUND_PARTS // 4:
             fleet.site.kill(0)
         if part == ROUND_PARTS // 2:
@@ -216,10 +237,11 @@ def _with_faults(fleet: _Fleet) -> None:
             fleet.site.restart_database()
 
 
-def _upgraded(fleet: _Fleet) -> None:
+def _upgraded(fleet: _Fleet, yard: Yard) -> None:
     """A round in which each server is drained and started again."""
     steps = {ROUND_PARTS * (number + 1) // (fleet.site.count + 1): number for number in range(fleet.site.count)}
     for part, _ in enumerate(fleet.round()):
+        yard.look()
         if part in steps:
             fleet.site.drain(steps[part])
             fleet.site.start(steps[part])
