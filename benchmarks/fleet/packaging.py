@@ -106,7 +106,8 @@ class Machine:
     def __init__(self, folder: Path, *, database: str, store: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "pathweave", "worker", "--bundles", store, "--data", str(folder), "--json"]
-        environment = {**os.environ, "PATHWEAVE_DATABASE_URL": database}
+        # Threads that wait for each other by spinning would take the devices' processor.
+        environment = {**os.environ, "PATHWEAVE_DATABASE_URL": database, "OMP_NUM_THREADS": "1"}
         with (folder / "worker.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, env=environment, text=True, start_new_session=True
