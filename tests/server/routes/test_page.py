@@ -333,6 +333,23 @@ def test_tokens_without_secrets_are_for_administrators(serve, tiny):
     assert "/page/tokens" not in text(server, "/", **lower)
 
 
+def test_tokens_come_page_by_page_and_are_exported_whole(serve, tiny):
+    server = serve(tiny.folder)
+    tokens = server.services.tokens
+    boss = {"Authorization": f"Bearer {tokens.new('boss', days=9, scope=Scope.ADMIN)}"}
+    names = [f"device-{number:03d}" for number in range(60)]
+    for name in names:
+        tokens.new(name, days=9)
+    first = text(server, "/page/tokens", **boss)
+    assert [name for name in rows(first) if name != "Name"] == ["boss", *names[:49]]
+    [after] = re.findall(r'href="(/page/tokens\?after=[^"]*)"', first)
+    second = text(server, after, **boss)
+    assert [name for name in rows(second) if name != "Name"] == names[49:]
+    assert 'rel="next"' not in second
+    exported = server.ask("/page/tokens?format=json", headers=boss).json()
+    assert len(exported["tokens"]) == 61
+
+
 def test_a_browser_is_asked_for_a_password_at_every_view(serve, tiny):
     server = serve(tiny.folder, token="secret")
     for path in VIEWS:
