@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from benchmarks.fleet.devices import NAME, Device, Polled, poll_all
 from benchmarks.fleet.packaging import Yard, running_yard
 from benchmarks.fleet.site import Site, running_site
+from benchmarks.fleet.sizes import sizes_of
 from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.bundles import CHECKOUT
 from device_sdk.bundles.bundle import Bundle
@@ -117,7 +118,8 @@ def run(options: BenchOptions) -> BenchOutcome:
     count = QUICK_DEVICES if options.quick else DEVICES
     with running_site(options.work_folder / "site", count=SERVERS) as (site, database), _workers() as executor:
         key = options.work_folder / "key.pub"
-        versions = _versions(options.work_folder, key)
+        empty = sizes_of(database)
+        versions = published_versions(options.work_folder, key)
         site.publish(versions[_FIRST])
         time.sleep(_SEEN_S)
         fleet = _Fleet(site, _devices(options.work_folder / "devices", count), key, executor, random.Random(1))
@@ -137,7 +139,7 @@ def run(options: BenchOptions) -> BenchOutcome:
         requests = site.requests()
         lost = _lost_lines(fleet, database)
         requests = (site.requests() - requests) / count
-        rows = _rows(database)
+        sizes = sizes_of(database)
     figures = {
         "halted_at_share_self_test": faulty.share,
         "halted_at_share_slow": slow.share,
@@ -156,8 +158,11 @@ def run(options: BenchOptions) -> BenchOutcome:
         "first_install_s_per_device": first_s,
         "poll_s_per_device": sum(fleet.seconds[-ROUND_PARTS:]) / ROUND_PARTS,
         "requests_per_poll": requests,
-        "log_lines": float(rows["lines"]),
-        "database_bytes_per_device": rows["bytes"] / count,
+        "log_lines": float(sizes.lines),
+        "database_bytes_per_device": sizes.database_bytes / count,
+        "empty_database_bytes": float(empty.database_bytes),
+        "bytes_per_device": (sizes.other_bytes - empty.other_bytes) / count,
+        "overhead_bytes_per_line": sizes.overhead_bytes_per_line,
     }
     table: list[dict[str, object]] = [faulty.row("fails its self-test on 5 %"), slow.row("30 % slower on a quarter")]
     table += job_rows
@@ -264,17 +269,6 @@ def _lost_lines(fleet: _Fleet, database: str) -> int:
     return sum(abs(count - there.get(name, 0)) for name, count in own.items())
 
 
-def _rows(database: str) -> dict[str, int]:
-    opened = Database(database)
-    try:
-        with opened.reading() as connection:
-            lines = connection.execute(sa.select(sa.func.count()).select_from(LOG_LINES)).scalar_one()
-            size = connection.execute(sa.select(sa.func.pg_database_size(sa.func.current_database()))).scalar_one()
-            return {"lines": lines, "bytes": size}
-    finally:
-        opened.close()
-
-
 def _devices(folder: Path, count: int) -> list[Device]:
     """The fleet, drawn once and for all."""
     draw = random.Random(0)
@@ -288,7 +282,7 @@ def _devices(folder: Path, count: int) -> list[Device]:
     return found
 
 
-def _versions(folder: Path, public: Path) -> dict[int, Path]:
+def published_versions(folder: Path, public: Path) -> dict[int, Path]:
     """A folder for each version, signed; with the first a way back from all others."""
     private = folder / "key"
     for path, data in zip((private, public), signatures.new_key_pair(), strict=True):

@@ -80,13 +80,14 @@ class Site:
         self._postgres.stop()
         self._postgres.start()
 
-    def requests(self) -> float:
-        """Requests that the servers have answered since they were started."""
+    def requests(self, *, status: int | None = None) -> float:
+        """Requests that the servers have answered since they were started, all or those with a status."""
+        wanted = "" if status is None else f'status="{status}"'
         total = 0.0
         for port in self._ports:
             with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as reply:
                 lines = reply.read().decode().splitlines()
-            total += sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(_REQUESTS))
+            total += sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(_REQUESTS) and wanted in line)
         return total
 
     def close(self) -> None:
