@@ -25,7 +25,7 @@ from server.state.tables import (
     DROPPED_LINES,
     ENROLMENT_CODES,
     JOBS,
-    KNOWN_DEVICES,
+    BUNDLE_DEVICES,
     LOG_LINES,
     RETENTION,
     ROLLOUT_COUNTS,
@@ -62,7 +62,7 @@ TABLES = (
     _Moved(JOBS, ("number",), ("id",)),
     *(
         _Moved(table, keys, keys)
-        for table in (KNOWN_DEVICES, ROLLOUTS, ROLLOUT_DEVICES, ROLLOUT_COUNTS)
+        for table in (BUNDLE_DEVICES, ROLLOUTS, ROLLOUT_DEVICES, ROLLOUT_COUNTS)
         for keys in (tuple(column.name for column in table.primary_key),)
     ),
 )

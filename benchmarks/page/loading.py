@@ -25,7 +25,7 @@ from server.state.tables import (
     FLEET_DEVICE_DAYS,
     FLEET_DEVICES,
     FLEET_PERIODS,
-    KNOWN_DEVICES,
+    BUNDLE_DEVICES,
     LOG_LINES,
     RETENTION,
 )
@@ -165,7 +165,7 @@ def _store_aggregates(connection: sa.Connection, bundle: str, histories: Sequenc
         }
         for one in histories
     ]
-    _insert(connection, KNOWN_DEVICES, known)
+    _insert(connection, BUNDLE_DEVICES, known)
     return counters
 
 

@@ -20,7 +20,7 @@ from server.app import create_app
 from server.services import Services
 from server.settings import Settings
 from server.state.database import Database
-from server.state.tables import FLEET_DEVICE_DAYS, FLEET_DEVICES, FLEET_PERIODS, KNOWN_DEVICES, LOG_LINES, RETENTION
+from server.state.tables import FLEET_DEVICE_DAYS, FLEET_DEVICES, FLEET_PERIODS, BUNDLE_DEVICES, LOG_LINES, RETENTION
 from tests.server.engines import MissingEngineError, postgres_process
 
 END = datetime(2026, 5, 21, 12, 30, tzinfo=UTC)
@@ -44,7 +44,7 @@ def places(request, tmp_path_factory):
 def rows(location):
     """The rows of all tables that log lines change; the ids of lines are of another order."""
     database, lines = Database(location), LOG_LINES.c
-    tables = (FLEET_DEVICES, FLEET_DEVICE_DAYS, FLEET_PERIODS, KNOWN_DEVICES, RETENTION)
+    tables = (FLEET_DEVICES, FLEET_DEVICE_DAYS, FLEET_PERIODS, BUNDLE_DEVICES, RETENTION)
     try:
         with database.reading() as connection:
             found = {table.name: Counter(map(tuple, connection.execute(sa.select(table)))) for table in tables}
