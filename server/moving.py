@@ -22,10 +22,10 @@ from server.state.database import Database, insert
 from server.state.folder_bundles import FolderBundles
 from server.state.object_bundles import ObjectBundles
 from server.state.tables import (
+    BUNDLE_DEVICES,
     DROPPED_LINES,
     ENROLMENT_CODES,
     JOBS,
-    BUNDLE_DEVICES,
     LOG_LINES,
     RETENTION,
     ROLLOUT_COUNTS,

@@ -87,7 +87,9 @@ class Site:
         for port in self._ports:
             with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as reply:
                 lines = reply.read().decode().splitlines()
-            total += sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(_REQUESTS) and wanted in line)
+            total += sum(
+                float(line.rpartition(" ")[2]) for line in lines if line.startswith(_REQUESTS) and wanted in line
+            )
         return total
 
     def close(self) -> None:

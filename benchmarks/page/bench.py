@@ -15,13 +15,14 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import sqlalchemy as sa
 
 from benchmarks.faults.serving import Serving, serving
 from benchmarks.page.content import NAME, add_jobs, add_rollout, add_tokens, write_bundles
-from benchmarks.page.history import UPLOADS, Drawn
+from benchmarks.page.history import Drawn
 from benchmarks.page.loading import Load, load_all
 from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from server.access.scopes import Scope
@@ -135,7 +136,7 @@ def _measure(options: BenchOptions, engine: str, location: Path | str, devices: 
     return _Measured(views, lines, loading_s, differing)
 
 
-def _settings(location: Path | str, data: Path) -> dict[str, object]:
+def _settings(location: Path | str, data: Path) -> dict[str, Any]:
     if isinstance(location, str):
         return {"database": location}
     data.mkdir()

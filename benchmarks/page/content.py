@@ -14,8 +14,8 @@ import sqlalchemy as sa
 
 from benchmarks.support.bundles import CHECKOUT
 from device_sdk.bundles.bundle import Bundle
-from server.rollouts.evidence import Counts
 from server.rollouts.cohorts import stage_of
+from server.rollouts.evidence import Counts
 from server.rollouts.plan import Plan, Stage
 from server.rollouts.signals import Key, Member, counted
 from server.rollouts.store import add_counts

@@ -1,4 +1,4 @@
-"""Loads histories into a server's database at once: lines by COPY, indexes afterwards, and the aggregates beside them."""
+"""Loads histories into a server's database at once: lines by COPY, indexes afterwards, aggregates beside them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from benchmarks.page.history import UPLOADS, Drawn, History, Upload
 from server.fleet.aggregates import part_of
 from server.state.database import POSTGRESQL, Database
 from server.state.tables import (
+    BUNDLE_DEVICES,
     FLEET_DEVICE_DAYS,
     FLEET_DEVICES,
     FLEET_PERIODS,
-    BUNDLE_DEVICES,
     LOG_LINES,
     RETENTION,
 )
@@ -113,7 +113,10 @@ def _in_order_of_arrival(devices: Sequence[Drawn], lines: int, end_s: float) -> 
 
 def _copy(raw: Any, uploads: Iterable[tuple[str, Upload]]) -> None:
     """Store lines by PostgreSQL's binary COPY."""
-    with raw.cursor() as cursor, cursor.copy(f"COPY log_lines ({', '.join(_COLUMNS)}) FROM STDIN (FORMAT binary)") as to:
+    with (
+        raw.cursor() as cursor,
+        cursor.copy(f"COPY log_lines ({', '.join(_COLUMNS)}) FROM STDIN (FORMAT binary)") as to,
+    ):
         to.write(_COPY_HEAD)
         for name, upload in uploads:
             device, received = _field(name), _field(_moment(upload.received))
@@ -184,13 +187,11 @@ def _without_indexes(database: Database) -> Iterator[None]:
             index.drop(connection)
         if connection.dialect.name == POSTGRESQL:
             found = sa.inspect(connection)
-            for kind, one in (
-                ("PRIMARY KEY", found.get_pk_constraint(table)),
-                *(("UNIQUE", unique) for unique in found.get_unique_constraints(table)),
-            ):
-                columns = one["constrained_columns" if kind == "PRIMARY KEY" else "column_names"]
-                connection.exec_driver_sql(f'ALTER TABLE {table} DROP CONSTRAINT "{one["name"]}"')
-                made.append(f'ALTER TABLE {table} ADD CONSTRAINT "{one["name"]}" {kind} ({", ".join(columns)})')
+            keys = [("PRIMARY KEY", found.get_pk_constraint(table)["name"], ["id"])]
+            keys += [("UNIQUE", one["name"], one["column_names"]) for one in found.get_unique_constraints(table)]
+            for kind, name, columns in keys:
+                connection.exec_driver_sql(f'ALTER TABLE {table} DROP CONSTRAINT "{name}"')
+                made.append(f'ALTER TABLE {table} ADD CONSTRAINT "{name}" {kind} ({", ".join(columns)})')
     yield
     with database.writing() as connection:
         _patiently(connection)

@@ -208,11 +208,11 @@ def fleet_size(connection: sa.Connection, bundle: str) -> int:
 
 
 def fleet(connection: sa.Connection, bundle: str, *, limit: int) -> list[tuple[str, Known]]:
-    """Devices of a bundle's fleet, in the order of their names."""
+    """Devices of a bundle's fleet with tags and version, without their values, in the order of their names."""
     rows = BUNDLE_DEVICES.c
-    query = sa.select(rows.device, rows.tags, rows.version, rows.measured, rows.seen)
+    query = sa.select(rows.device, rows.tags, rows.version)
     found = connection.execute(query.where(rows.bundle == bundle).order_by(rows.device).limit(limit))
-    return [(device, _known(rest)) for device, *rest in found]
+    return [(device, Known(tags, version)) for device, tags, version in found]
 
 
 def versions_in_the_field(connection: sa.Connection) -> dict[tuple[str, int], int]:

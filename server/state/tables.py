@@ -111,8 +111,8 @@ SHARE_LEASES = _table(
     sa.Column("slots", sa.Integer, nullable=False),  # requests that the replica may run for the client at once
     sa.Column("expires_s", Real, nullable=False),  # by the database's clock
 )
-# A row for each bundle of a device, from its first question or line on: whom a stage of a rollout would reach, with which
-# version, and what they measured on it. Of the fleet as a whole, whatever it runs: ``fleet_devices``.
+# A row for each bundle of a device, from its first question or line on: whom a stage of a rollout would reach, with
+# which version, and what they measured on it. Of the fleet as a whole, whatever it runs: ``fleet_devices``.
 BUNDLE_DEVICES = _table(
     "bundle_devices",
     sa.Column("bundle", sa.Text, primary_key=True),

@@ -20,7 +20,7 @@ from server.app import create_app
 from server.services import Services
 from server.settings import Settings
 from server.state.database import Database
-from server.state.tables import FLEET_DEVICE_DAYS, FLEET_DEVICES, FLEET_PERIODS, BUNDLE_DEVICES, LOG_LINES, RETENTION
+from server.state.tables import BUNDLE_DEVICES, FLEET_DEVICE_DAYS, FLEET_DEVICES, FLEET_PERIODS, LOG_LINES, RETENTION
 from tests.server.engines import MissingEngineError, postgres_process
 
 END = datetime(2026, 5, 21, 12, 30, tzinfo=UTC)

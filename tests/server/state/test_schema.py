@@ -197,7 +197,14 @@ def at_revision(engine, revision):
         command.upgrade(config, revision)
 
 
-KNOWN = {"bundle": "digits", "device": "pi", "tags": "", "version": 4, "measured": b'{"latency":0.5}', "seen": "2026-05-01"}
+KNOWN = {
+    "bundle": "digits",
+    "device": "pi",
+    "tags": "",
+    "version": 4,
+    "measured": b'{"latency":0.5}',
+    "seen": "2026-05-01",
+}
 KNOWN_DEVICES = sa.table("known_devices", *(sa.column(name) for name in KNOWN))
 
 
@@ -251,7 +258,9 @@ def test_a_server_of_before_goes_on_writing_devices_of_bundles_until_it_is_repla
         with before.writing() as connection:  # as its statement was
             row = {**KNOWN, "version": version}
             added = insert(connection, KNOWN_DEVICES).values(row)
-            connection.execute(added.on_conflict_do_update(index_elements=["bundle", "device"], set_={"version": version}))
+            connection.execute(
+                added.on_conflict_do_update(index_elements=["bundle", "device"], set_={"version": version})
+            )
     with before.reading() as connection:
         assert connection.execute(sa.select(KNOWN_DEVICES.c.version)).scalars().all() == [5]
     with now.reading() as connection:
