@@ -207,6 +207,13 @@ def fleet_size(connection: sa.Connection, bundle: str) -> int:
     return int(connection.execute(sa.select(sa.func.count()).where(BUNDLE_DEVICES.c.bundle == bundle)).scalar_one())
 
 
+def devices_above(connection: sa.Connection, bundle: str, version: int, *, but: int) -> int:
+    """Devices of a bundle's fleet whose version is higher than one, and is not ``but``."""
+    rows = BUNDLE_DEVICES.c
+    query = sa.select(sa.func.count()).where(rows.bundle == bundle, rows.version > version, rows.version != but)
+    return int(connection.execute(query).scalar_one())
+
+
 def fleet(connection: sa.Connection, bundle: str, *, limit: int) -> list[tuple[str, Known]]:
     """Devices of a bundle's fleet with tags and version, without their values, in the order of their names."""
     rows = BUNDLE_DEVICES.c
