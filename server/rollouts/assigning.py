@@ -104,9 +104,7 @@ class Assignments:
         return next_step(rollout, counts, now, on_new=on_new)
 
 
-def _assigned(
-    rollout: Rollout, member: Member | None, device: str, tags: str, known: store.Known | None
-) -> Assignment:
+def _assigned(rollout: Rollout, member: Member | None, device: str, tags: str, known: store.Known | None) -> Assignment:
     return assign(rollout, member, device, decode_tags(tags), has=None if known is None else known.version)
 
 

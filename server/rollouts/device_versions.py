@@ -38,9 +38,7 @@ class DeviceVersions:
             return listing.version(name, served[0])
         return self._chosen(listing, served, (name, device, tags))
 
-    def _chosen(
-        self, listing: Listing, served: list[int], key: tuple[str, str | None, str | None]
-    ) -> ServedBundle:
+    def _chosen(self, listing: Listing, served: list[int], key: tuple[str, str | None, str | None]) -> ServedBundle:
         (name, device, tags), now = key, self._clock()
         known = self._known.get(key)
         if known is None or now - known[1] >= _FRESH_S or known[0] not in served:

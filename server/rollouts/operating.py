@@ -158,7 +158,7 @@ def _check_none_above(connection: sa.Connection, bundle: str, version: int, repl
     above = store.devices_above(connection, bundle, replaced, but=version)
     if above:
         raise UnprocessableError(
-            f"{above} devices have a version above {replaced}, and do not go back to it without a rollback",
+            f"known devices with a version above {replaced}: {above}; they do not go back to it without a rollback",
             hint="name the version that they have as the baseline, or sign a rollback and leave --no-rollback out",
         )
 

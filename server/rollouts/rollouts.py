@@ -20,7 +20,8 @@ class Rollouts:
     """The rollouts in a database. Thread-safe; replicas decide by comparing revisions there.
 
     ``assign``: a device's version; ``version_without_asking``: of clients that do not ask for it; ``for_device``: the
-    bundle that a request of a device works with; ``observe``: an observer of new log lines; ``operators``: changes them.
+    bundle that a request of a device works with; ``observe``: an observer of new log lines; ``operators``: changes
+    them.
     """
 
     def __init__(self, database: Database, bundles: BundleStore, *, now: Callable[[], datetime]) -> None:

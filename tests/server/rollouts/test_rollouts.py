@@ -341,5 +341,5 @@ def test_without_a_rollback_a_baseline_below_what_devices_have_is_refused(fleet,
     fleet.say("b", 2)
     plan = {**FIRST_ALONE, "no_rollback": True}
     reply = fleet.start(plan, version=3, baseline=1, status=422)
-    assert "1 devices have a version above 1" in reply["error"]
+    assert "devices with a version above 1: 1" in reply["error"]
     assert fleet.start(plan, version=3, baseline=2)["state"] == "running"
