@@ -1,4 +1,4 @@
-"""What operators see besides devices: versions, jobs, tokens, a rollout that half of the fleet has reached."""
+"""Versions, jobs, tokens, and a rollout that half of the fleet has reached: views of operators besides devices."""
 
 from __future__ import annotations
 

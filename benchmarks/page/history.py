@@ -1,4 +1,4 @@
-"""Made-up histories of devices, and what a server keeps of them: the same as if each upload had come by itself.
+"""Made-up histories of devices, with the state that a server keeps of each: as if every upload had come by itself.
 
 Most lines of an upload are measurements, which change no state but the latest values: of these only the last one is
 folded, and all are counted. Everything else is folded by the server's own functions. A test sends the same uploads to
@@ -57,7 +57,7 @@ class Upload:
 
 @dataclass
 class History:
-    """What a server keeps of a device after some uploads."""
+    """State, hours and version that a server keeps of a device after some uploads."""
 
     device: str
     versions: dict[str, int]  # of the bundle that is served, by digest

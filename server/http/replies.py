@@ -43,7 +43,7 @@ def described(error: PathweaveError) -> tuple[int, str, str | None, dict[str, st
 def answer_errors(
     app: Flask, *, refused: Callable[[RequestError], None] = lambda error: None, shown: Shown = lambda *of: None
 ) -> None:
-    """Register error handlers on ``app`` that reply in JSON, or as ``shown``. ``refused``: told each refused request."""
+    """Register error handlers on ``app`` that reply in JSON, or as ``shown``. ``refused``: told what is refused."""
     app.extensions[_SHOWN] = shown
 
     def ours(error: PathweaveError) -> Response:

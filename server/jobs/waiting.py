@@ -1,4 +1,4 @@
-"""The reason why a job waits, in one line for people."""
+"""Reasons why jobs wait, in one line for people."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SEEN_S = 60.0  # machines announce themselves every 15 s
 
 @dataclass(frozen=True)
 class Offer:
-    """What a machine that runs jobs has: tags, and names of data sets."""
+    """Tags and names of data sets of a machine that runs jobs."""
 
     tags: Collection[str]
     data: Collection[str]
