@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from benchmarks.fleet.devices import NAME, Device, Polled, poll_all
 from benchmarks.fleet.packaging import Yard, running_yard
 from benchmarks.fleet.site import Site, running_site
-from benchmarks.fleet.sizes import sizes_of
+from benchmarks.fleet.sizes import Sizes, sizes_of
 from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.bundles import CHECKOUT
 from device_sdk.bundles.bundle import Bundle
@@ -128,14 +128,7 @@ def run(options: BenchOptions) -> BenchOutcome:
         fetched = [one.bytes_fetched for one in fleet.polled.values()]
         faulty = _rolled_out(fleet, versions[_FAULTY], _FAULTY)
         slow = _rolled_out(fleet, versions[_SLOW], _SLOW)
-        with running_yard(site, options.work_folder / "yard", database=database, store=site.store) as yard:
-            yard.submit(QUICK_JOBS if options.quick else JOBS)
-            _with_faults(fleet, yard)
-            before = len(fleet.errors)
-            _upgraded(fleet, yard)
-            upgrade_errors = len(fleet.errors) - before
-            yard.finish()
-            jobs, moved, job_rows = yard.counted(), yard.moved(), yard.rows()
+        troubled, job_rows = _troubled(fleet, options.work_folder / "yard", database, quick=options.quick)
         requests = site.requests()
         lost = _lost_lines(fleet, database)
         requests = (site.requests() - requests) / count
@@ -146,28 +139,53 @@ def run(options: BenchOptions) -> BenchOutcome:
         "back_within_polls": float(max(faulty.back_within, slow.back_within)),
         "wrong_version": float(faulty.wrong + slow.wrong),
         "errors": float(len(fleet.errors)),
-        "failed_in_upgrade": float(upgrade_errors),
         "lost_lines": float(lost),
-        "lost_jobs": float(jobs.lost),
-        "repeated_jobs": float(jobs.repeated),
-        "torn": float(jobs.torn),
-        "jobs_moved": float(moved),
-        "jobs": float(len(job_rows)),
+        **troubled,
         "devices": float(count),
         "first_install_bytes": sum(fetched) / len(fetched),
         "first_install_s_per_device": first_s,
         "poll_s_per_device": sum(fleet.seconds[-ROUND_PARTS:]) / ROUND_PARTS,
         "requests_per_poll": requests,
-        "log_lines": float(sizes.lines),
-        "database_bytes_per_device": sizes.database_bytes / count,
-        "empty_database_bytes": float(empty.database_bytes),
-        "bytes_per_device": (sizes.other_bytes - empty.other_bytes) / count,
-        "overhead_bytes_per_line": sizes.overhead_bytes_per_line,
+        **_sizes_told(empty, sizes, count),
     }
     table: list[dict[str, object]] = [faulty.row("fails its self-test on 5 %"), slow.row("30 % slower on a quarter")]
     table += job_rows
     table += [{"what": "error", "text": text} for text in dict.fromkeys(fleet.errors)]
     return BenchOutcome(figures, table, data="made-up devices; the reference bundle of tests/contract")
+
+
+def _troubled(
+    fleet: _Fleet, folder: Path, database: str, *, quick: bool
+) -> tuple[dict[str, float], list[dict[str, object]]]:
+    """Faults, then an upgrade, while jobs run; figures, and a row for each job."""
+    with running_yard(fleet.site, folder, database=database, store=fleet.site.store) as yard:
+        yard.submit(QUICK_JOBS if quick else JOBS)
+        _with_faults(fleet, yard)
+        before = len(fleet.errors)
+        _upgraded(fleet, yard)
+        upgrade_errors = len(fleet.errors) - before
+        yard.finish()
+        jobs, moved, rows = yard.counted(), yard.moved(), yard.rows()
+    figures = {
+        "failed_in_upgrade": float(upgrade_errors),
+        "lost_jobs": float(jobs.lost),
+        "repeated_jobs": float(jobs.repeated),
+        "torn": float(jobs.torn),
+        "jobs_moved": float(moved),
+        "jobs": float(len(rows)),
+    }
+    return figures, rows
+
+
+def _sizes_told(empty: Sizes, sizes: Sizes, devices: int) -> dict[str, float]:
+    """Bytes of the database, without and with the fleet."""
+    return {
+        "log_lines": float(sizes.lines),
+        "database_bytes_per_device": sizes.database_bytes / devices,
+        "empty_database_bytes": float(empty.database_bytes),
+        "bytes_per_device": (sizes.other_bytes - empty.other_bytes) / devices,
+        "overhead_bytes_per_line": sizes.overhead_bytes_per_line,
+    }
 
 
 @dataclass(frozen=True)
