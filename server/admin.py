@@ -239,7 +239,7 @@ def jobs() -> None:
 def list_jobs(url: str, token: str | None, as_json: bool) -> None:
     """List the jobs that the token may see, the newest first."""
     listed = ask_server("GET", url, "/v1/jobs", dict[str, Any], token=token, what="the jobs").get("jobs", [])
-    text = "\n".join(f"{job['id']}  {job['state']}  {_shown(job)}" for job in listed) or "no job"
+    text = "\n".join(f"{job['id']}  {job['state']}  {_shown(job)}{_waits(job)}" for job in listed) or "no job"
     emit({"jobs": listed}, as_json=as_json, text=text)
 
 
@@ -257,6 +257,10 @@ def publish(url: str, job_id: str, name: str | None, token: str | None, as_json:
     path = f"/v1/jobs/{quote(job_id, safe='')}/publish"
     job = ask_server("POST", url, path, dict[str, Any], {"name": name}, token=token, what="the job")
     emit(job, as_json=as_json, text=f"serves {_shown(job)}")
+
+
+def _waits(job: dict[str, Any]) -> str:
+    return f"  {job['waits']}" if job.get("waits") else ""  # servers of before do not say
 
 
 def _shown(job: dict[str, Any]) -> str:

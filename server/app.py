@@ -13,6 +13,7 @@ from server.http.replies import answer_errors
 from server.http.request_log import identify_requests
 from server.http.serving import ADMIT_BODY, LANE_OF, Lane
 from server.http.tracing import trace_requests
+from server.page.failure import failure_page
 from server.routes import bundles, health, inference, jobs, logs, page, placements, rollouts, split, tokens
 from server.services import Services
 from server.settings import Settings
@@ -52,7 +53,7 @@ def create_app(settings: Settings, *, services: Services | None = None) -> Flask
     identify_requests(app)
     if services.tracing is not None:
         trace_requests(app, services.tracing)
-    answer_errors(app, refused=services.metrics.refused)
+    answer_errors(app, refused=services.metrics.refused, shown=failure_page)
     ask_for_tokens(app, services.gate, recent, allowed_hosts=settings.allowed_hosts)
     for kind in ROUTES:
         app.register_blueprint(kind.routes(services))

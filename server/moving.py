@@ -22,10 +22,10 @@ from server.state.database import Database, insert
 from server.state.folder_bundles import FolderBundles
 from server.state.object_bundles import ObjectBundles
 from server.state.tables import (
+    BUNDLE_DEVICES,
     DROPPED_LINES,
     ENROLMENT_CODES,
     JOBS,
-    KNOWN_DEVICES,
     LOG_LINES,
     RETENTION,
     ROLLOUT_COUNTS,
@@ -62,7 +62,7 @@ TABLES = (
     _Moved(JOBS, ("number",), ("id",)),
     *(
         _Moved(table, keys, keys)
-        for table in (KNOWN_DEVICES, ROLLOUTS, ROLLOUT_DEVICES, ROLLOUT_COUNTS)
+        for table in (BUNDLE_DEVICES, ROLLOUTS, ROLLOUT_DEVICES, ROLLOUT_COUNTS)
         for keys in (tuple(column.name for column in table.primary_key),)
     ),
 )

@@ -1,5 +1,6 @@
 """Fleet: rollouts to thousands of devices that halt by themselves, while servers are killed, upgraded and restarted.
 
+Packaging jobs run beside the devices, on two machines of which one is killed with a job in the middle.
 Devices run the SDK's delivery, store, log and upload in a few processes, against three servers on PostgreSQL and an S3
 server behind a balancer. A release fails its self-test on 5 % of them, another is 30 % slower on a quarter's board.
 """
@@ -20,7 +21,9 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from benchmarks.fleet.devices import NAME, Device, Polled, poll_all
+from benchmarks.fleet.packaging import Yard, running_yard
 from benchmarks.fleet.site import Site, running_site
+from benchmarks.fleet.sizes import Sizes, sizes_of
 from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.bundles import CHECKOUT
 from device_sdk.bundles.bundle import Bundle
@@ -38,9 +41,14 @@ TARGETS = {
     "errors": Target(maximum=0),
     "lost_lines": Target(maximum=0),
     "failed_in_upgrade": Target(maximum=0),
+    "lost_jobs": Target(maximum=0),
+    "repeated_jobs": Target(maximum=0),
+    "torn": Target(maximum=0),
+    "jobs_moved": Target(minimum=1),
 }
 _REFERENCE = CHECKOUT / "tests" / "contract" / "bundle"
 DEVICES, QUICK_DEVICES = 2_000, 120
+JOBS, QUICK_JOBS = 4, 2
 SERVERS, PROCESSES = 3, 2
 ROUND_PARTS = 40  # of a round, after each of which the rollout is looked at
 _FAILING, _SLOW_BOARDS, _SLOWER = 0.05, 0.25, 1.3
@@ -103,11 +111,15 @@ def run(options: BenchOptions) -> BenchOutcome:
     of these run the first version again; ``wrong_version``: devices on another one after that; ``errors``: deliveries
     and uploads that failed, also while a server and PostgreSQL were killed; ``failed_in_upgrade``: of a round in which
     the servers are replaced one by one; ``lost_lines``: of logs on devices that no server has, or has twice.
+    ``lost_jobs``: accepted ones that are neither published nor failed for a reason; ``repeated_jobs``: published
+    versions beyond one for each; ``torn``: versions and blobs in the store that do not verify; ``jobs_moved``: done on
+    a machine after another one had begun.
     """
     count = QUICK_DEVICES if options.quick else DEVICES
     with running_site(options.work_folder / "site", count=SERVERS) as (site, database), _workers() as executor:
         key = options.work_folder / "key.pub"
-        versions = _versions(options.work_folder, key)
+        empty = sizes_of(database)
+        versions = published_versions(options.work_folder, key)
         site.publish(versions[_FIRST])
         time.sleep(_SEEN_S)
         fleet = _Fleet(site, _devices(options.work_folder / "devices", count), key, executor, random.Random(1))
@@ -116,33 +128,64 @@ def run(options: BenchOptions) -> BenchOutcome:
         fetched = [one.bytes_fetched for one in fleet.polled.values()]
         faulty = _rolled_out(fleet, versions[_FAULTY], _FAULTY)
         slow = _rolled_out(fleet, versions[_SLOW], _SLOW)
-        _with_faults(fleet)
-        before = len(fleet.errors)
-        _upgraded(fleet)
-        upgrade_errors = len(fleet.errors) - before
+        troubled, job_rows = _troubled(fleet, options.work_folder / "yard", database, quick=options.quick)
         requests = site.requests()
         lost = _lost_lines(fleet, database)
         requests = (site.requests() - requests) / count
-        rows = _rows(database)
+        sizes = sizes_of(database)
     figures = {
         "halted_at_share_self_test": faulty.share,
         "halted_at_share_slow": slow.share,
         "back_within_polls": float(max(faulty.back_within, slow.back_within)),
         "wrong_version": float(faulty.wrong + slow.wrong),
         "errors": float(len(fleet.errors)),
-        "failed_in_upgrade": float(upgrade_errors),
         "lost_lines": float(lost),
+        **troubled,
         "devices": float(count),
         "first_install_bytes": sum(fetched) / len(fetched),
         "first_install_s_per_device": first_s,
         "poll_s_per_device": sum(fleet.seconds[-ROUND_PARTS:]) / ROUND_PARTS,
         "requests_per_poll": requests,
-        "log_lines": float(rows["lines"]),
-        "database_bytes_per_device": rows["bytes"] / count,
+        **_sizes_told(empty, sizes, count),
     }
     table: list[dict[str, object]] = [faulty.row("fails its self-test on 5 %"), slow.row("30 % slower on a quarter")]
+    table += job_rows
     table += [{"what": "error", "text": text} for text in dict.fromkeys(fleet.errors)]
     return BenchOutcome(figures, table, data="made-up devices; the reference bundle of tests/contract")
+
+
+def _troubled(
+    fleet: _Fleet, folder: Path, database: str, *, quick: bool
+) -> tuple[dict[str, float], list[dict[str, object]]]:
+    """Faults, then an upgrade, while jobs run; figures, and a row for each job."""
+    with running_yard(fleet.site, folder, database=database, store=fleet.site.store) as yard:
+        yard.submit(QUICK_JOBS if quick else JOBS)
+        _with_faults(fleet, yard)
+        before = len(fleet.errors)
+        _upgraded(fleet, yard)
+        upgrade_errors = len(fleet.errors) - before
+        yard.finish()
+        jobs, moved, rows = yard.counted(), yard.moved(), yard.rows()
+    figures = {
+        "failed_in_upgrade": float(upgrade_errors),
+        "lost_jobs": float(jobs.lost),
+        "repeated_jobs": float(jobs.repeated),
+        "torn": float(jobs.torn),
+        "jobs_moved": float(moved),
+        "jobs": float(len(rows)),
+    }
+    return figures, rows
+
+
+def _sizes_told(empty: Sizes, sizes: Sizes, devices: int) -> dict[str, float]:
+    """Bytes of the database, without and with the fleet."""
+    return {
+        "log_lines": float(sizes.lines),
+        "database_bytes_per_device": sizes.database_bytes / devices,
+        "empty_database_bytes": float(empty.database_bytes),
+        "bytes_per_device": (sizes.other_bytes - empty.other_bytes) / devices,
+        "overhead_bytes_per_line": sizes.overhead_bytes_per_line,
+    }
 
 
 @dataclass(frozen=True)
@@ -206,9 +249,10 @@ def _plan(devices: int) -> dict[str, object]:
     }
 
 
-def _with_faults(fleet: _Fleet) -> None:
-    """A round in which a server is killed and started again, then PostgreSQL."""
+def _with_faults(fleet: _Fleet, yard: Yard) -> None:
+    """A round in which a server is killed and started again, then PostgreSQL, and a machine that packages is killed."""
     for part, _ in enumerate(fleet.round()):
+        yard.look()
         if part == ROUND_PARTS // 4:
             fleet.site.kill(0)
         if part == ROUND_PARTS // 2:
@@ -216,10 +260,11 @@ def _with_faults(fleet: _Fleet) -> None:
             fleet.site.restart_database()
 
 
-def _upgraded(fleet: _Fleet) -> None:
+def _upgraded(fleet: _Fleet, yard: Yard) -> None:
     """A round in which each server is drained and started again."""
     steps = {ROUND_PARTS * (number + 1) // (fleet.site.count + 1): number for number in range(fleet.site.count)}
     for part, _ in enumerate(fleet.round()):
+        yard.look()
         if part in steps:
             fleet.site.drain(steps[part])
             fleet.site.start(steps[part])
@@ -242,17 +287,6 @@ def _lost_lines(fleet: _Fleet, database: str) -> int:
     return sum(abs(count - there.get(name, 0)) for name, count in own.items())
 
 
-def _rows(database: str) -> dict[str, int]:
-    opened = Database(database)
-    try:
-        with opened.reading() as connection:
-            lines = connection.execute(sa.select(sa.func.count()).select_from(LOG_LINES)).scalar_one()
-            size = connection.execute(sa.select(sa.func.pg_database_size(sa.func.current_database()))).scalar_one()
-            return {"lines": lines, "bytes": size}
-    finally:
-        opened.close()
-
-
 def _devices(folder: Path, count: int) -> list[Device]:
     """The fleet, drawn once and for all."""
     draw = random.Random(0)
@@ -266,7 +300,7 @@ def _devices(folder: Path, count: int) -> list[Device]:
     return found
 
 
-def _versions(folder: Path, public: Path) -> dict[int, Path]:
+def published_versions(folder: Path, public: Path) -> dict[int, Path]:
     """A folder for each version, signed; with the first a way back from all others."""
     private = folder / "key"
     for path, data in zip((private, public), signatures.new_key_pair(), strict=True):

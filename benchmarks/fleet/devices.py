@@ -14,7 +14,7 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.delivery.log_upload import upload_log
 from device_sdk.errors import PathweaveError, SelfTestError, TransferError
 from device_sdk.logs import adaptation_log
-from device_sdk.logs.adaptation_log import AdaptationLog, Opened, Profiled
+from device_sdk.logs.adaptation_log import AdaptationLog, Adapted, Opened, Profiled
 from device_sdk.runtimes import make_runtime, runs_on
 from device_sdk.runtimes.settings import RuntimeSettings
 from device_sdk.session.device_state import device_id, log_path
@@ -30,13 +30,17 @@ _NOISE = 0.05  # standard deviation of a measured latency's logarithm
 
 @dataclass(frozen=True)
 class Device:
-    """A device with a state ``folder``. ``fails``, ``slower``: its self-test of, and its latency with, a version."""
+    """A device with a state ``folder``. ``fails``, ``slower``: its self-test of, and its latency with, a version.
+
+    ``choices``: how often it chooses a plan before it sends its log.
+    """
 
     folder: Path
     board: str
     model_ms: float
     fails: frozenset[int] = frozenset()
     slower: tuple[tuple[int, float], ...] = ()
+    choices: int = 0
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,8 @@ def _poll(device: Device, url: str, key: Path) -> Polled:
         log.write(adaptation_log.refused(delivered.refused, delivered.failure))
     if first:
         log.write(_profiled(device, bundle.manifest.version, name))
+    for number in range(device.choices):
+        log.write(_chosen(device, number))
     written = len(path.read_bytes().splitlines())
     failure = None if delivered.refused is not None or delivered.source != "kept" else delivered.failure
     refused = None if delivered.refused is None else delivered.refused.version
@@ -107,6 +113,11 @@ def _profiled(device: Device, version: int, name: str) -> Profiled:
     noise = random.Random(f"{name}/{version}").gauss(0.0, _NOISE)
     factor = dict(device.slower).get(version, 1.0)
     return Profiled(device.model_ms * factor * (1 + noise), 1.0, 0.0, 0.02)
+
+
+def _chosen(device: Device, number: int) -> Adapted:
+    latency_ms = device.model_ms * 0.5 + number / 1000  # lines that are equal would count once
+    return Adapted(device.model_ms, None, "o0", latency_ms, latency_ms, 100_000, 0.9, 0.89, 40, 5, 1.5, "exhausted")
 
 
 def _upload(path: Path, url: str, name: str) -> int | None:

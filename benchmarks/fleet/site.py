@@ -24,10 +24,10 @@ _REQUESTS = "pathweave_requests_total{"
 
 
 class Site:
-    """``count`` servers; ``url``: of the balancer."""
+    """``count`` servers; ``url``: of the balancer; ``store``: of the bundles."""
 
     def __init__(self, folder: Path, *, database: str, store: str, postgres: PostgresProcess, count: int) -> None:
-        self._folder, self._database, self._store, self._postgres = folder, database, store, postgres
+        self._folder, self._database, self.store, self._postgres = folder, database, store, postgres
         self._ports = [_free_port() for _ in range(count)]
         self._servers: dict[int, subprocess.Popen[bytes]] = {}
         for number in range(count):
@@ -44,7 +44,7 @@ class Site:
 
     def publish(self, folder: Path) -> None:
         """Publish all versions in ``folder``."""
-        target = ObjectBundles(ObjectStore.at(self._store), self._folder / "publisher", cache_bytes=0)
+        target = ObjectBundles(ObjectStore.at(self.store), self._folder / "publisher", cache_bytes=0)
         try:
             list(move_bundles(folder, target))
         finally:
@@ -54,7 +54,7 @@ class Site:
         """Start a server, and wait until it is ready."""
         data = self._folder / f"server-{number}"
         data.mkdir(parents=True, exist_ok=True)
-        options = ("--bundles", self._store, "--port", str(self._ports[number]), "--threads", "1", "--data", str(data))
+        options = ("--bundles", self.store, "--port", str(self._ports[number]), "--threads", "1", "--data", str(data))
         command = [sys.executable, "-m", "pathweave", "serve", *options]
         environment = {**os.environ, "PATHWEAVE_DATABASE_URL": self._database}
         with (data / "server.log").open("ab") as log:
@@ -80,13 +80,16 @@ class Site:
         self._postgres.stop()
         self._postgres.start()
 
-    def requests(self) -> float:
-        """Requests that the servers have answered since they were started."""
+    def requests(self, *, status: int | None = None) -> float:
+        """Requests that the servers have answered since they were started, all or those with a status."""
+        wanted = "" if status is None else f'status="{status}"'
         total = 0.0
         for port in self._ports:
             with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as reply:
                 lines = reply.read().decode().splitlines()
-            total += sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(_REQUESTS))
+            total += sum(
+                float(line.rpartition(" ")[2]) for line in lines if line.startswith(_REQUESTS) and wanted in line
+            )
         return total
 
     def close(self) -> None:

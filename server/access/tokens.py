@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -36,6 +37,9 @@ class TokenInfo:
     created: str
     expires: str
     state: str  # valid, expired or revoked
+
+
+_SHOWN = [TOKENS.c[name] for name in ("name", "scope", "device", "created", "expires", "revoked")]
 
 
 class TokenStore:
@@ -123,9 +127,16 @@ class TokenStore:
 
     def all(self) -> list[TokenInfo]:
         """All tokens, expired and revoked ones included, by name."""
+        return self._found(sa.select(*_SHOWN).order_by(TOKENS.c.name))
+
+    def page(self, *, most: int, after: str | None = None) -> list[TokenInfo]:
+        """At most so many of all tokens, by name, behind the name ``after``."""
+        query = sa.select(*_SHOWN).order_by(TOKENS.c.name).limit(most)
+        return self._found(query if after is None else query.where(TOKENS.c.name > after))
+
+    def _found(self, query: sa.Select[Any]) -> list[TokenInfo]:
         with self._database.reading() as connection:
-            columns = (TOKENS.c[name] for name in ("name", "scope", "device", "created", "expires", "revoked"))
-            rows = connection.execute(sa.select(*columns).order_by(TOKENS.c.name)).all()
+            rows = connection.execute(query).all()
         return [
             TokenInfo(name, scope, device, created, expires, self._state(expires, revoked))
             for name, scope, device, created, expires, revoked in rows

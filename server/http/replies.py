@@ -1,11 +1,14 @@
-"""Every error as JSON: ``{"error": "one line", "hint": "what to do"}``; no hint under /v2, whose protocol has none."""
+"""Every error as JSON: ``{"error": "one line", "hint": "what to do"}``; no hint under /v2, whose protocol has none.
+
+Another form, such as a page for browsers, is given by ``Shown``.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 
-from flask import Flask, Response, jsonify, request
+from flask import Flask, Request, Response, current_app, jsonify, request
 from werkzeug.exceptions import HTTPException
 
 from device_sdk.errors import InputError, PathweaveError, ProtocolError, StorageError, UsageError
@@ -13,6 +16,10 @@ from server.errors import PublishError, RequestError, UnauthorizedError
 
 _log = logging.getLogger(__name__)
 
+Shown = Callable[[Request, int, str, str | None], Response | None]
+"""The reply to an error, by status, text and hint, in another form than JSON; None for JSON."""
+
+_SHOWN = "pathweave-shown"  # in the extensions of an app
 _INTERNAL = "the server failed; its log says why"
 
 
@@ -33,8 +40,11 @@ def described(error: PathweaveError) -> tuple[int, str, str | None, dict[str, st
     return 500, _INTERNAL, None, {}
 
 
-def answer_errors(app: Flask, *, refused: Callable[[RequestError], None] = lambda error: None) -> None:
-    """Register error handlers on ``app`` that reply in JSON. ``refused``: told each request that is refused."""
+def answer_errors(
+    app: Flask, *, refused: Callable[[RequestError], None] = lambda error: None, shown: Shown = lambda *of: None
+) -> None:
+    """Register error handlers on ``app`` that reply in JSON, or as ``shown``. ``refused``: told what is refused."""
+    app.extensions[_SHOWN] = shown
 
     def ours(error: PathweaveError) -> Response:
         if isinstance(error, RequestError):
@@ -74,6 +84,9 @@ def _unexpected(error: Exception) -> Response:
 
 def _reply(text: str, hint: str | None, status: int) -> Response:
     body = {"error": " ".join(text.split())}
+    shown: Response | None = current_app.extensions[_SHOWN](request, status, body["error"], hint)
+    if shown is not None:
+        return shown
     if hint and not request.path.startswith("/v2"):
         body["hint"] = hint
     reply = jsonify(body)

@@ -21,6 +21,7 @@ from server.jobs.job_worker import JobWorker
 from server.jobs.leases import Leases, data_of_machines
 from server.jobs.publishing import Publisher
 from server.jobs.store import Job, JobStore, State
+from server.jobs.waiting import Offer, jobs_before, machines_now, why_waiting
 from server.jobs.worker import without_paths
 from server.jobs.workplace import ProgressReport, Workplace
 from server.settings import Settings
@@ -94,6 +95,18 @@ class JobRunner:
         with contextlib.suppress(ValueError):
             return None if job.progress is None else decode_json(job.progress.encode(), ProgressReport)
         return None
+
+    def why_waiting(self, job: Job) -> str | None:
+        """The reason why a job waits, in one line; None for one that does not."""
+        if job.state is not State.QUEUED:
+            return None
+        database, settings = self._store.database, self._settings
+        if self._files.are_shared:
+            machines = machines_now(database)
+        else:
+            own = Offer(settings.job_tags, self._folders.references())
+            machines = [own] if settings.jobs_at_once else []
+        return why_waiting(job.request, machines, before=jobs_before(database, job.id))
 
     def log_of(self, job: Job) -> str:
         """The end of a job's log, without paths of the machine."""

@@ -41,6 +41,7 @@ def job(services: Services, asked: Asked, job_id: str) -> View:
 
 def _row(services: Services, job: Job) -> Row:
     progress = services.runner.progress_of(job)
+    told = services.runner.why_waiting(job) or ("" if progress is None else _doing(progress))
     return {
         "bundle": job.private_name if job.published is None else f"{job.published_name} {job.published_version}",
         "model": job.request.model,
@@ -48,7 +49,7 @@ def _row(services: Services, job: Job) -> Row:
         "created": job.created,
         "state": job.state.value,
         "progress": None if progress is None else progress.share,
-        "details": short(job.error or ("" if progress is None else _doing(progress))),
+        "details": short(job.error or told),
         "started": job.started,
         "finished": job.finished,
         "id": job.id,

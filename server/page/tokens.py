@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from markupsafe import Markup
 
-from server.page.asked import Asked, device_address
+from server.page.asked import ROWS, Asked, device_address
 from server.page.figures import moment
 from server.page.table import Column, Table, View
 from server.services import Services
@@ -15,10 +15,24 @@ _MARKS = {"valid": "good", "revoked": "bad"}
 
 
 def tokens(services: Services, asked: Asked) -> View:
-    """The view at ``/page/tokens``: all of them, by name."""
-    rows = [asdict(token) for token in services.tokens.all()]
-    table = Table("tokens", "Tokens", _COLUMNS, rows, empty=_NO_TOKEN)
-    return View("tokens", "Tokens", "tokens.html", (table,), {"table": table})
+    """The view at ``/page/tokens``: by name, page by page, since every device of a fleet has one."""
+    after = asked.text("after")
+    found = services.tokens.page(most=ROWS + 1, after=after)
+    rows = [asdict(token) for token in found[:ROWS]]
+    table = Table(
+        "tokens",
+        "Tokens",
+        _COLUMNS,
+        rows,
+        empty=_NO_TOKEN if after is None else "No token is behind this name.",
+        every=lambda: (asdict(token) for token in services.tokens.all()),
+    )
+    values = {
+        "table": table,
+        "first": asked.address(after=None) if after else None,
+        "next": asked.address(after=found[ROWS - 1].name) if len(found) > ROWS else None,
+    }
+    return View("tokens", "Tokens", "tokens.html", (table,), values)
 
 
 _COLUMNS = (

@@ -75,7 +75,7 @@ class Assignments:
                 store.take(connection, rollout, step, self._now())
             return None
         text = tags if tags is not None else "" if known is None else known.tags
-        found = Assignment(max(served)) if rollout is None else assign(rollout, member, device, decode_tags(text))
+        found = Assignment(max(served)) if rollout is None else _assigned(rollout, member, device, text, known)
         joins = found.stage is not None and (member is None or member.stage is None)
         seen = store.Known(text, seen=self._now().date().isoformat())
         if records and (known is None or (known.tags, known.seen) != (seen.tags, seen.seen) or joins):
@@ -102,6 +102,10 @@ class Assignments:
         self._looked[rollout.number] = now
         counts, on_new = store.counts(connection, rollout.number), store.devices_on(connection, rollout)
         return next_step(rollout, counts, now, on_new=on_new)
+
+
+def _assigned(rollout: Rollout, member: Member | None, device: str, tags: str, known: store.Known | None) -> Assignment:
+    return assign(rollout, member, device, decode_tags(tags), has=None if known is None else known.version)
 
 
 def _not_served(bundle: str, version: int) -> ConflictError:

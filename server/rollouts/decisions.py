@@ -240,8 +240,13 @@ def _tried(rollout: Rollout, counts: Mapping[Key, Counts]) -> int:
     return counts.get((rollout.version, ALL, FLAGS[0]), Counts()).devices
 
 
-def assign(rollout: Rollout, member: Member | None, device: str, tags: Mapping[str, str]) -> Assignment:
-    """The version of a device. ``member``: what is known of it in this rollout."""
+def assign(
+    rollout: Rollout, member: Member | None, device: str, tags: Mapping[str, str], *, has: int | None = None
+) -> Assignment:
+    """The version of a device. ``member``: what is known of it in this rollout; ``has``: its version, if it told one.
+
+    A device above the version that is replaced takes that only by a rollback, also outside all stages.
+    """
     kept = None if member is None or member.stage is None else member
     if kept is not None and kept.has_refused:
         return Assignment(rollout.baseline, rollout.number, kept.stage)  # it is there anyway
@@ -254,7 +259,8 @@ def assign(rollout: Rollout, member: Member | None, device: str, tags: Mapping[s
         return Assignment(kept.version, rollout.number, kept.stage)
     stage = stage_of(rollout.plan, rollout.salt, device, tags) if rollout.state == "running" else None
     if stage is None or stage > rollout.stage:
-        return Assignment(rollout.baseline, rollout.number)
+        is_above = has is not None and has > rollout.baseline and not rollout.plan.no_rollback
+        return Assignment(rollout.baseline, rollout.number, rollback=is_above)
     against = rollout.plan.against
     second = against is not None and is_in_second_half(rollout.salt, device)
     version = against if against is not None and second else rollout.version

@@ -59,7 +59,9 @@ class Operators:
                 )
             replaced = _replaced(before, versions, version) if baseline is None else baseline
             _check_versions(bundle, version, replaced, plan, versions)
-            if not plan.no_rollback:
+            if plan.no_rollback:
+                _check_none_above(connection, bundle, version, replaced)
+            else:
                 require_rollback(versions[replaced], version, now_s=self._now().timestamp())
             salt = secrets.token_hex(8)
             warnings = _check_cohort(connection, bundle, plan, salt) + ((NO_ROLLBACK,) if plan.no_rollback else ())
@@ -149,6 +151,16 @@ def require_rollback(replaced: ServedBundle, version: int, *, now_s: float) -> R
     if not fits or found.expires_at_s < now_s:
         raise UnprocessableError(f"{what}: it has expired" if fits else f"{what}: it is for others", hint=hint)
     return found
+
+
+def _check_none_above(connection: sa.Connection, bundle: str, version: int, replaced: int) -> None:
+    """Refuse a rollout that devices outside its stages cannot follow: they take a lower version only by a rollback."""
+    above = store.devices_above(connection, bundle, replaced, but=version)
+    if above:
+        raise UnprocessableError(
+            f"known devices with a version above {replaced}: {above}; they do not go back to it without a rollback",
+            hint="name the version that they have as the baseline, or sign a rollback and leave --no-rollback out",
+        )
 
 
 def _check_cohort(connection: sa.Connection, bundle: str, plan: Plan, salt: str) -> tuple[str, ...]:

@@ -85,8 +85,9 @@ class Reports:
         """The parts of the stages: devices that are known, bytes that they lack, and who got which version so far."""
         versions = self._served(rollout.bundle)
         reached: dict[int, Counter[int | None]] = {number: Counter() for number in range(len(rollout.plan.stages))}
+        tags = {text: decode_tags(text) for text in {known.tags for _, known in fleet}}
         for device, known in fleet:
-            number = stage_of(rollout.plan, rollout.salt, device, decode_tags(known.tags))
+            number = stage_of(rollout.plan, rollout.salt, device, tags[known.tags])
             reached.setdefault(_OTHERS if number is None else number, Counter())[known.version] += 1
         scale = size / len(fleet) if fleet else 1.0
         found = []

@@ -8,6 +8,7 @@ from typing import Any
 
 from server.rollouts import store
 from server.rollouts.assigning import Assignments
+from server.rollouts.device_versions import DeviceVersions
 from server.rollouts.observing import Observations
 from server.rollouts.operating import Operators
 from server.rollouts.reports import Reports
@@ -18,8 +19,9 @@ from server.state.database import Database
 class Rollouts:
     """The rollouts in a database. Thread-safe; replicas decide by comparing revisions there.
 
-    ``assign``: a device's version; ``version_without_asking``: of clients that do not ask for it; ``observe``: an
-    observer of new log lines; ``operators``: changes them.
+    ``assign``: a device's version; ``version_without_asking``: of clients that do not ask for it; ``for_device``: the
+    bundle that a request of a device works with; ``observe``: an observer of new log lines; ``operators``: changes
+    them.
     """
 
     def __init__(self, database: Database, bundles: BundleStore, *, now: Callable[[], datetime]) -> None:
@@ -27,6 +29,7 @@ class Rollouts:
         self._reports = Reports(database, bundles, now)
         assignments = Assignments(database, bundles, now)
         self.assign, self.version_without_asking = assignments.assign, assignments.without_asking
+        self.for_device = DeviceVersions(assignments, bundles).find
         self.observe = Observations(bundles, now).observe
         self.operators = Operators(database, bundles, now)
 

@@ -16,7 +16,7 @@ from server.rollouts.evidence import Counts
 from server.rollouts.plan import Plan
 from server.rollouts.signals import Key, Member
 from server.state.database import insert
-from server.state.tables import KNOWN_DEVICES, ROLLOUT_COUNTS, ROLLOUT_DEVICES, ROLLOUTS
+from server.state.tables import BUNDLE_DEVICES, ROLLOUT_COUNTS, ROLLOUT_DEVICES, ROLLOUTS
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -184,7 +184,7 @@ def add_counts(connection: sa.Connection, number: int, changes: Mapping[Key, Cou
 
 def known(connection: sa.Connection, bundle: str, device: str) -> Known | None:
     """A device of a bundle's fleet; None if it is not known."""
-    rows = KNOWN_DEVICES.c
+    rows = BUNDLE_DEVICES.c
     query = sa.select(rows.tags, rows.version, rows.measured, rows.seen)
     row = connection.execute(query.where(rows.bundle == bundle, rows.device == device)).first()
     return None if row is None else _known(row)
@@ -198,26 +198,33 @@ def put_known(connection: sa.Connection, bundle: str, device: str, one: Known) -
         "measured": msgspec.json.encode(one.measured),
         "seen": one.seen,
     }
-    added = insert(connection, KNOWN_DEVICES).values(bundle=bundle, device=device, **values)
+    added = insert(connection, BUNDLE_DEVICES).values(bundle=bundle, device=device, **values)
     connection.execute(added.on_conflict_do_update(index_elements=["bundle", "device"], set_=values))
 
 
 def fleet_size(connection: sa.Connection, bundle: str) -> int:
     """The number of devices that asked for a bundle, or sent lines of it."""
-    return int(connection.execute(sa.select(sa.func.count()).where(KNOWN_DEVICES.c.bundle == bundle)).scalar_one())
+    return int(connection.execute(sa.select(sa.func.count()).where(BUNDLE_DEVICES.c.bundle == bundle)).scalar_one())
+
+
+def devices_above(connection: sa.Connection, bundle: str, version: int, *, but: int) -> int:
+    """Devices of a bundle's fleet whose version is higher than one, and is not ``but``."""
+    rows = BUNDLE_DEVICES.c
+    query = sa.select(sa.func.count()).where(rows.bundle == bundle, rows.version > version, rows.version != but)
+    return int(connection.execute(query).scalar_one())
 
 
 def fleet(connection: sa.Connection, bundle: str, *, limit: int) -> list[tuple[str, Known]]:
-    """Devices of a bundle's fleet, in the order of their names."""
-    rows = KNOWN_DEVICES.c
-    query = sa.select(rows.device, rows.tags, rows.version, rows.measured, rows.seen)
+    """Devices of a bundle's fleet with tags and version, without their values, in the order of their names."""
+    rows = BUNDLE_DEVICES.c
+    query = sa.select(rows.device, rows.tags, rows.version)
     found = connection.execute(query.where(rows.bundle == bundle).order_by(rows.device).limit(limit))
-    return [(device, _known(rest)) for device, *rest in found]
+    return [(device, Known(tags, version)) for device, tags, version in found]
 
 
 def versions_in_the_field(connection: sa.Connection) -> dict[tuple[str, int], int]:
     """Devices by bundle and version, as their log lines say."""
-    rows = KNOWN_DEVICES.c
+    rows = BUNDLE_DEVICES.c
     query = sa.select(rows.bundle, rows.version, sa.func.count()).where(rows.version.is_not(None))
     found = connection.execute(query.group_by(rows.bundle, rows.version))
     return {(bundle, version): int(devices) for bundle, version, devices in found}

@@ -29,12 +29,15 @@ from server.http.request_body import ENCODINGS, compress, read_body, reserve
 from server.http.serving import Lane
 from server.inference.offers import OfferedModel, Work, offered
 from server.inference.queue import ASK_AFTER_S
+from server.routes.sender import bundle_for_sender
 from server.services import Services
+from server.state.catalogue import ServedBundle
 
 # JSON numbers take many times their size as Python objects, so large JSON is decoded one at a time. The interpreter
 # lock would prevent parallel decoding anyway.
 _decoding = threading.Lock()
 _LARGE_JSON_BYTES = 256 * 1024
+_PACKET_HEAD_BYTES = 64  # has the digest of the bundle
 
 
 def routes(services: Services) -> Blueprint:
@@ -83,6 +86,8 @@ def _infer(services: Services, model: str, version: str | None = None) -> Respon
         if time.monotonic() - received_s >= ASK_AFTER_S and _client_gone()():
             raise OverloadedError("the client has gone")  # as it does when its deadline has passed
         asked = _read(services)
+        if version is None:
+            found = _of_packet(services, found, asked)
         work = _take(found, asked, max_rows=services.settings.max_rows)
         loaded = services.models.load(found.bundle, work.edges)
         outputs = services.queue.run(
@@ -115,12 +120,30 @@ def _check_rows(rows: int, max_rows: int) -> None:
 
 
 def _find(services: Services, model: str, version: str | None) -> OfferedModel:
-    versions = services.bundles.listing().bundles.get(bundle_of(model), ())
-    found = offered(versions[0].bundle, model) if versions else None
+    """A model in a version by number, else in that of the device that asks, as rollouts say."""
+    name = bundle_of(model)
+    versions = services.bundles.listing().bundles.get(name, ())
+    served: ServedBundle | None = None
+    if versions:
+        by_number = {str(one.version): one for one in versions}
+        served = bundle_for_sender(services, name) if version is None else by_number.get(version)
+        if served is None:
+            known = ", ".join(by_number)
+            raise NotFoundError(f"there is no version {version!r:.40} of {model[:80]}; there is {known:.200}")
+    found = None if served is None else offered(served.bundle, model)
     if found is None:
         raise NotFoundError(f"there is no model {model[:80]!r}")
-    if version not in (None, found.version):
-        raise NotFoundError(f"there is no version {version!r:.40} of {model[:80]}; there is {found.version}")
+    return found
+
+
+def _of_packet(services: Services, found: OfferedModel, asked: InferRequest) -> OfferedModel:
+    """For a tail, the model of the bundle that the packet names, whichever version it is; else ``found``."""
+    if found.takes != "activations" or not asked.inputs:
+        return found
+    head = asked.inputs[0].data[:1].tobytes()[:_PACKET_HEAD_BYTES]
+    for one in services.bundles.listing().bundles.get(bundle_of(found.name), ()):
+        if bytes.fromhex(one.bundle.digest) in head:
+            return offered(one.bundle, found.name) or found
     return found
 
 

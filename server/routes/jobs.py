@@ -116,6 +116,7 @@ def _described(services: Services, job: Job) -> dict[str, Any]:
         "published_by": None if job.published is None else job.published_by,
         "error": job.error,
         "hint": job.hint,
+        "waits": services.runner.why_waiting(job),
         "created": job.created,
         "started": job.started,
         "finished": job.finished,

@@ -24,6 +24,7 @@ from server.access.route import Route
 from server.access.scopes import Scope
 from server.errors import MalformedError, UnprocessableError
 from server.http.request_body import read_json
+from server.routes.sender import bundle_for_sender
 from server.services import Services
 
 _MAX_BYTES = 250_000
@@ -87,7 +88,7 @@ def routes(services: Services) -> Blueprint:
 
 def _decide(services: Services) -> Response:
     asked = read_json(request, PlacementRequest, max_bytes=_MAX_BYTES, what="placement request")
-    served = services.bundles.find(asked.bundle)
+    served = bundle_for_sender(services, asked.bundle)
     placement = decide(asked, served.bundle.supernet, version=served.version)
     return jsonify(placement | {"digest": served.bundle.digest})
 

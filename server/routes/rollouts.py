@@ -9,15 +9,15 @@ from typing import Annotated, Any
 import msgspec
 from flask import Blueprint, Response, jsonify, request
 
-from device_sdk.delivery.assignment import ASSIGNMENT, DEVICE_HEADER, TAGS_HEADER, decode_tags
-from device_sdk.errors import UsageError
+from device_sdk.delivery.assignment import ASSIGNMENT, DEVICE_HEADER
 from server.access.authentication import client
 from server.access.route import JSON, Route
 from server.access.scopes import Scope
-from server.errors import MalformedError, NotFoundError
+from server.errors import NotFoundError
 from server.http.request_body import read_json
 from server.http.serving import Lane
 from server.rollouts.plan import Plan
+from server.routes.sender import sent_tags
 from server.services import Services
 from server.state.log_store import check_device
 
@@ -58,11 +58,7 @@ def routes(services: Services) -> Blueprint:
 
 
 def _assignment(services: Services, name: str) -> Response:
-    device, tags = check_device(request.headers.get(DEVICE_HEADER)), request.headers.get(TAGS_HEADER)
-    try:
-        decode_tags(tags or "")
-    except UsageError as error:
-        raise MalformedError(f"the header {TAGS_HEADER}: {error}", hint=error.hint) from error
+    device, tags = check_device(request.headers.get(DEVICE_HEADER)), sent_tags()
     records = services.gate.is_device(client(), device)
     reply = jsonify(msgspec.to_builtins(services.rollouts.assign(name, device, tags, records=records)))
     reply.headers["Cache-Control"] = "no-store"

@@ -20,6 +20,7 @@ from device_sdk.runtimes.port import Runtime
 from server.access.route import Route
 from server.access.scopes import Scope
 from server.http.request_body import read_body
+from server.routes.sender import bundle_for_sender
 from server.services import Services
 
 MAX_PROBE_BYTES = 1_000_000
@@ -39,7 +40,7 @@ def routes(services: Services) -> Blueprint:
 
 def _profile(services: Services, profiles: ServerProfiles, name: str) -> Response:
     """The cost of every block of a bundle on this server. The first request waits for the measurement."""
-    found = profiles.of(services.bundles.find(name).bundle)
+    found = profiles.of(bundle_for_sender(services, name).bundle)
     return Response(msgspec.json.encode(found), mimetype="application/json")
 
 

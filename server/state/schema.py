@@ -12,7 +12,7 @@ from device_sdk.errors import StorageError
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0005"  # the newest revision; a test holds it to the history
+HEAD = "0006"  # the newest revision; a test holds it to the history
 _VERSION = sa.table("alembic_version", sa.column("version_num"))
 # Held by the replica that upgrades a PostgreSQL database, while those that start beside it wait.
 _UPGRADE_LOCK = 0x70617468_77656176  # "pathweav"

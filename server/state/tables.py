@@ -111,13 +111,14 @@ SHARE_LEASES = _table(
     sa.Column("slots", sa.Integer, nullable=False),  # requests that the replica may run for the client at once
     sa.Column("expires_s", Real, nullable=False),  # by the database's clock
 )
-# Also of devices without a rollout: whom a stage would reach, and what they measured on the version before.
-KNOWN_DEVICES = _table(
-    "known_devices",
+# A row for each bundle of a device, from its first question or line on: whom a stage of a rollout would reach, with
+# which version, and what they measured on it. Of the fleet as a whole, whatever it runs: ``fleet_devices``.
+BUNDLE_DEVICES = _table(
+    "bundle_devices",
     sa.Column("bundle", sa.Text, primary_key=True),
     sa.Column("device", sa.Text, primary_key=True),
     sa.Column("tags", sa.Text, nullable=False),  # as in the header that they came in
-    sa.Column("version", Number),  # that its log lines named last
+    sa.Column("version", Number),  # of this bundle, as the lines that came last say; NULL: no line of a served one came
     sa.Column("measured", sa.LargeBinary, nullable=False),  # JSON: the latest values on that version
     sa.Column("seen", sa.Text, nullable=False),  # the day of its last request or lines
 )
@@ -160,7 +161,8 @@ ROLLOUT_COUNTS = _table(
     sa.Column("total", Real, nullable=False),
     sa.Column("squares", Real, nullable=False),
 )
-# The fleet as its log lines tell: what ``server/fleet`` keeps up to date, and the page and the metrics read.
+# The fleet as its log lines tell, a row for each device: what ``server/fleet`` keeps, and page and metrics read. Its
+# version of one bundle, for rollouts: ``bundle_devices``.
 FLEET_DEVICES = _table(
     "fleet_devices",
     sa.Column("device", sa.Text, primary_key=True),
@@ -168,7 +170,7 @@ FLEET_DEVICES = _table(
     sa.Column("last_seen", sa.Text, nullable=False),  # reception of its last new line
     sa.Column("lines", Number, nullable=False),  # accepted so far
     sa.Column("line_time", sa.Text, nullable=False),  # of its newest line, which names bundle and runtime
-    sa.Column("bundle", sa.Text, nullable=False),
+    sa.Column("bundle", sa.Text, nullable=False),  # digest of any manifest, served or not
     sa.Column("runtime", sa.Text, nullable=False),
     sa.Column("plan_time", sa.Text),  # of the line that chose the plan
     sa.Column("plan_kind", sa.Text),

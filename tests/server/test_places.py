@@ -152,7 +152,7 @@ def test_state_moves_once_and_whole(run, folder, filled, postgres, s3, clock, tm
         "dropped_lines": (425, 0),
         "log_lines": (600, 0),
         "jobs": (1, 0),
-        **dict.fromkeys(("known_devices", "rollouts", "rollout_devices", "rollout_counts"), (0, 0)),
+        **dict.fromkeys(("bundle_devices", "rollouts", "rollout_devices", "rollout_counts"), (0, 0)),
     }
     moved = run("migrate-state", *place)
     assert {one["table"]: one["moved"] for one in moved["tables"]}["log_lines"] == 600

@@ -326,8 +326,10 @@ def test_a_job_waits_for_a_machine_with_its_tags(yard, job_request):
     address = yard.add(job_request(needs=["gpu"]))
     yard.state(yard.add(job_request()), "done")
     assert yard.told(address)["state"] == "queued"
+    assert "no machine that runs now has the tags gpu" in yard.told(address)["waits"]
+    assert "no machine that runs now has the tags gpu" in yard.servers.ask("/page/jobs").body.decode()
     tagged = yard.machine("b", tags=["gpu"])
-    yard.state(address, "done")
+    assert yard.state(address, "done")["waits"] is None
     assert address.rpartition("/")[2] not in plain.log()
     assert "done" in tagged.log()
 

@@ -16,7 +16,7 @@ from server.rollouts.signals import Member
 from server.state.database import Database
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
-MOVED = [one for one in TABLES if one.table.name in ("known_devices", "rollouts", "rollout_devices", "rollout_counts")]
+MOVED = [one for one in TABLES if one.table.name in ("bundle_devices", "rollouts", "rollout_devices", "rollout_counts")]
 DEVICES = 900  # more than two batches
 
 
@@ -44,7 +44,7 @@ def test_rollouts_move_with_their_devices_and_counts_and_again_nothing_moves(sou
     for again in (False, True):
         reports = {one.table.name: move_table(one, source, database) for one in MOVED}
         rows = {name: report.rows for name, report in reports.items()}
-        assert rows == {"known_devices": DEVICES, "rollouts": 1, "rollout_devices": DEVICES, "rollout_counts": 1}
+        assert rows == {"bundle_devices": DEVICES, "rollouts": 1, "rollout_devices": DEVICES, "rollout_counts": 1}
         assert all(report.moved == (0 if again else report.rows) for report in reports.values())
         assert not any(report.differing for report in reports.values())
     with database.writing() as connection:

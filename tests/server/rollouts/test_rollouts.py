@@ -324,3 +324,22 @@ def test_devices_that_do_not_ask_keep_the_old_version_until_the_rollout_is_done(
     assert without_asking() == 2
     fleet.change("reverse")
     assert without_asking() == 1
+
+
+def test_a_device_above_the_baseline_goes_back_by_a_rollback_also_outside_all_stages(fleet):
+    fleet.say("b", 2)
+    fleet.ask("b")
+    fleet.start(FIRST_ALONE, baseline=1)
+    assert fleet.ask("b").json() == {"version": 1, "rollout": 1, "stage": None, "rollback": True}
+    fleet.say("b", 1)
+    assert not fleet.ask("b").json()["rollback"]
+    assert not fleet.ask("c").json()["rollback"]
+
+
+def test_without_a_rollback_a_baseline_below_what_devices_have_is_refused(fleet, folder, tiny):
+    publish(fleet, folder, tiny, 3)
+    fleet.say("b", 2)
+    plan = {**FIRST_ALONE, "no_rollback": True}
+    reply = fleet.start(plan, version=3, baseline=1, status=422)
+    assert "devices with a version above 1: 1" in reply["error"]
+    assert fleet.start(plan, version=3, baseline=2)["state"] == "running"

@@ -317,6 +317,33 @@ def test_addresses_that_ask_for_what_there_is_not_are_refused(running, send, log
     assert reply.json()["hint"]
 
 
+@pytest.mark.parametrize(
+    ("path", "status"), [("/?by=week", 400), ("/page/devices/nobody", 404), ("/page/nothing", 404)]
+)
+def test_errors_are_pages_for_browsers_and_json_for_programs(running, path, status):
+    browser = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+    page = running.ask(path, headers=browser)
+    assert page.status == status
+    assert page.headers["content-type"].startswith("text/html")
+    assert "script-src 'self'" in page.headers["content-security-policy"]
+    error = running.ask(path).json()
+    assert f"<h1>{html.escape(error['error'][:1].upper() + error['error'][1:])}</h1>" in page.body.decode()
+    assert html.escape(error.get("hint", "")) in page.body.decode()
+    for headers in ({"Accept": "application/json"}, {"Accept": "*/*"}):
+        assert running.ask(path, headers=headers).json() == error
+
+
+def test_errors_elsewhere_are_json_for_browsers_too(running):
+    assert running.ask("/v1/bundles/none", headers={"Accept": "text/html"}).json()["error"]
+
+
+def test_a_browser_that_has_to_give_a_password_gets_a_page(serve, tiny):
+    server = serve(tiny.folder, token="secret")
+    reply = server.ask("/", headers={"Accept": "text/html"})
+    assert (reply.status, reply.headers["content-type"].partition(";")[0]) == (401, "text/html")
+    assert reply.headers["www-authenticate"].startswith("Basic")
+
+
 def test_tokens_without_secrets_are_for_administrators(serve, tiny):
     server = serve(tiny.folder)
     tokens = server.services.tokens
@@ -331,6 +358,23 @@ def test_tokens_without_secrets_are_for_administrators(serve, tiny):
     lower = {"Authorization": f"Bearer {other}"}
     assert server.ask("/page/tokens", headers=lower).status == 403
     assert "/page/tokens" not in text(server, "/", **lower)
+
+
+def test_tokens_come_page_by_page_and_are_exported_whole(serve, tiny):
+    server = serve(tiny.folder)
+    tokens = server.services.tokens
+    boss = {"Authorization": f"Bearer {tokens.new('boss', days=9, scope=Scope.ADMIN)}"}
+    names = [f"device-{number:03d}" for number in range(60)]
+    for name in names:
+        tokens.new(name, days=9)
+    first = text(server, "/page/tokens", **boss)
+    assert [name for name in rows(first) if name != "Name"] == ["boss", *names[:49]]
+    [after] = re.findall(r'href="(/page/tokens\?after=[^"]*)"', first)
+    second = text(server, after, **boss)
+    assert [name for name in rows(second) if name != "Name"] == names[49:]
+    assert 'rel="next"' not in second
+    exported = server.ask("/page/tokens?format=json", headers=boss).json()
+    assert len(exported["tokens"]) == 61
 
 
 def test_a_browser_is_asked_for_a_password_at_every_view(serve, tiny):

@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -16,10 +17,10 @@ from device_sdk.errors import StorageError
 from server.access.scopes import Client, Scope
 from server.access.tokens import TokenStore, hash_of
 from server.jobs.store import JobStore
-from server.state.database import Database
+from server.state.database import Database, insert
 from server.state.log_store import LogStore, check_lines
-from server.state.schema import HEAD, _config, upgrade
-from server.state.tables import METADATA
+from server.state.schema import HEAD, _config, revision_of, upgrade
+from server.state.tables import BUNDLE_DEVICES, METADATA
 
 FIRST_SCHEMA = """
 CREATE TABLE tokens (
@@ -186,6 +187,86 @@ def test_a_postgresql_of_a_newer_server_is_left_alone(postgres):
     database.close()
     with pytest.raises(StorageError, match="newer"):
         Database(url)
+
+
+def at_revision(engine, revision):
+    """Bring an empty database to a revision of before, as its server left it."""
+    with engine.begin() as connection:
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+
+
+KNOWN = {
+    "bundle": "digits",
+    "device": "pi",
+    "tags": "",
+    "version": 4,
+    "measured": b'{"latency":0.5}',
+    "seen": "2026-05-01",
+}
+KNOWN_DEVICES = sa.table("known_devices", *(sa.column(name) for name in KNOWN))
+
+
+@pytest.fixture
+def engine_of_before(location):
+    """An engine of a database that is still empty, with its address."""
+    if isinstance(location, str):
+        with sa.create_engine(location.replace("postgresql:", "postgresql+psycopg:")).begin() as connection:
+            connection.exec_driver_sql("DROP SCHEMA public CASCADE")
+            connection.exec_driver_sql("CREATE SCHEMA public")
+        return sa.create_engine(location.replace("postgresql:", "postgresql+psycopg:"), poolclass=sa.NullPool), location
+    location.parent.mkdir(parents=True)
+    return sa.create_engine(f"sqlite:///{location}", poolclass=sa.NullPool), location
+
+
+@pytest.mark.parametrize("revision", ["0003", "0004", "0005"])
+def test_devices_of_bundles_keep_their_rows_from_every_revision_that_has_them(engine_of_before, revision):
+    engine, location = engine_of_before
+    at_revision(engine, revision)
+    with engine.begin() as connection:
+        connection.execute(sa.insert(KNOWN_DEVICES), KNOWN)
+    database = Database(location)
+    with database.reading() as connection:
+        assert connection.execute(sa.select(BUNDLE_DEVICES)).mappings().all() == [KNOWN]
+        assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
+    database.close()
+
+
+@pytest.mark.parametrize("revision", ["0003", "0005"])
+def test_an_upgrade_from_a_revision_that_is_cut_anywhere_leaves_it(engine_of_before, revision):
+    engine, location = engine_of_before
+    at_revision(engine, revision)
+    with engine.begin() as connection:
+        connection.execute(sa.insert(KNOWN_DEVICES), KNOWN)
+    cuts = 0
+    while upgrade_cut_after(engine, cuts):
+        with engine.connect() as connection:
+            assert revision_of(connection) == revision
+            assert connection.execute(sa.select(KNOWN_DEVICES)).mappings().all() == [KNOWN]
+            assert not sa.inspect(connection).has_table("bundle_devices")
+        cuts += 1
+    assert cuts > 2
+    Database(location).close()
+
+
+def test_a_server_of_before_goes_on_writing_devices_of_bundles_until_it_is_replaced(postgres):
+    url = postgres.empty()
+    at_revision(sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:")), "0005")
+    before, now = Database(url, upgraded=False), Database(url)
+    for version in (4, 5):
+        with before.writing() as connection:  # as its statement was
+            row = {**KNOWN, "version": version}
+            added = insert(connection, KNOWN_DEVICES).values(row)
+            connection.execute(
+                added.on_conflict_do_update(index_elements=["bundle", "device"], set_={"version": version})
+            )
+    with before.reading() as connection:
+        assert connection.execute(sa.select(KNOWN_DEVICES.c.version)).scalars().all() == [5]
+    with now.reading() as connection:
+        assert connection.execute(sa.select(BUNDLE_DEVICES.c.version)).scalars().all() == [5]
+    before.close()
+    now.close()
 
 
 class Cut(Exception):

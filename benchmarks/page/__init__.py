@@ -1,0 +1,1 @@
+"""The operator's page over a fleet with millions of log lines."""

@@ -1,0 +1,1 @@
+"""A day of ten thousand devices, against what docs/scaling.md predicts."""
