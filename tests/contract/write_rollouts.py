@@ -1,4 +1,4 @@
-"""Writes rollouts.json: versions that servers assign, signed rollbacks to them, and reports of refusals (see README.md)."""
+"""Writes rollouts.json: versions that servers assign, rollbacks to them, and reports of refusals (see README.md)."""
 
 from __future__ import annotations
 
@@ -230,7 +230,9 @@ def event_cases() -> list[dict[str, Any]]:
         Refusal(3, digest, "self_test"),
         Refusal(2**53 - 1, None, "transfer"),
     ]
-    return [_events(*told) for told in zip(("downloaded", "kept", "kept"), (None, "wrong", "cut"), refusals, strict=True)]
+    return [
+        _events(*told) for told in zip(("downloaded", "kept", "kept"), (None, "wrong", "cut"), refusals, strict=True)
+    ]
 
 
 def _events(how: Any, failure: str | None, refusal: Refusal | None) -> dict[str, Any]:

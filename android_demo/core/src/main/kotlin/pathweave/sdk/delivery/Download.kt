@@ -88,7 +88,7 @@ public class DeliveryOptions(
     public val wallClockS: () -> Long = { System.currentTimeMillis() / MS_PER_S },
     /**
      * Names this device to a server that rolls releases out, as [uploadLog] does; by default [openAt] gives its
-     * [deviceId]. Null: the server is not asked, and the address says which version comes.
+     * [deviceId]. Null: the version that the address has comes.
      */
     public val device: (() -> String)? = null,
     /** Of this device, such as its region, by which such a server chooses too; null: those of before. */
@@ -102,8 +102,8 @@ public class DeliveryOptions(
 /**
  * Fetch the bundle at [url] (`http(s)://…/v1/bundles/NAME`) to the [store]; on failure, the last good one of that URL.
  *
- * With a [DeliveryOptions.device]: 0. ask which version is this device's, with its tags; a server that rolls nothing out
- * answers 404, and the highest version comes. 1. fetch manifest.json and manifest.sig; 2. verify the signature over the exact bytes, then parse them. With key lists
+ * With a [DeliveryOptions.device]: 0. request the version that is this device's, with its tags; a server that rolls nothing
+ * out answers 404, and the highest version comes. 1. fetch manifest.json and manifest.sig; 2. verify the signature over the exact bytes, then parse them. With key lists
  * ([TrustedKeys]) instead: newer lists, release.json, and the manifest that it names, unless something has expired; 3.
  * refuse another name than this URL had at first, a version below the high-water mark without a signed rollback to it, and
  * other bytes under the version of the mark; 4. fetch the blobs that are not in the store, each verified before it is

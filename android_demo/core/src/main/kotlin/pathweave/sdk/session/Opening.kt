@@ -63,8 +63,8 @@ public fun storeIn(stateFolder: File): BundleStore = BundleStore(File(stateFolde
  *
  * [trust]: a public key, a key list ([loadTrust]), or null, which takes a bundle whatever key signed it. [stateFolder]:
  * the store and the results of self-tests lie there. [selfTest]: by default all blocks run on [runtime], with deadlines (SelfTesting.kt); an app may run it in a
- * process of its own. A server that rolls releases out is asked which version is this device's, by its [deviceId] and the
- * options' tags. How the bundle came, and what was refused for it, is written to its adaptation log.
+ * process of its own. A server that rolls releases out chooses this device's version by its [deviceId] and the options'
+ * tags. How the bundle came, and what was refused for it, is written to its adaptation log.
  *
  * @throws UsageError [url] is not an address.
  * @throws BundleError, TransferError, RuntimeFailedError, StorageError: and there is no last good bundle.
