@@ -5,10 +5,12 @@
  * java -cp … pathweave.sdk.commands.DeviceCliKt URL STATE KEY IMAGES LABELS LATENCY_MS [ASKS]
  * ```
  *
- * KEY: a public key or key list; IMAGES: 8-bit pixels of the model's own size, [count, h, w, c]; LABELS: a byte each. `PATHWEAVE_TOKEN` holds the server's token, if it
- * needs one, `PATHWEAVE_TAGS` the device's tags (`board=pixel,region=eu`). With ASKS the bundle is fetched without exits, which follow on demand, and the server answers hard samples and
- * the rest of a split path; then the images are asked about again and again, until so many answers came from the server
- * and after them as many from the device in its place (at most a minute): a second line says which came from where.
+ * KEY: a public key or key list; IMAGES: 8-bit pixels of the model's own size, [count, h, w, c]; LABELS: a byte each.
+ * `PATHWEAVE_TOKEN` holds the server's token, if it needs one, `PATHWEAVE_TAGS` the device's tags
+ * (`board=pixel,region=eu`). With ASKS the bundle is fetched without exits, which follow on demand, and the server
+ * answers hard samples and the rest of a split path; then the images are asked about again and again, until so many
+ * answers came from the server and after them as many from the device in its place (at most a minute): a second line
+ * says which came from where.
  */
 package pathweave.sdk.commands
 

@@ -102,16 +102,16 @@ public class DeliveryOptions(
 /**
  * Fetch the bundle at [url] (`http(s)://…/v1/bundles/NAME`) to the [store]; on failure, the last good one of that URL.
  *
- * With a [DeliveryOptions.device]: 0. request the version that is this device's, with its tags; a server that rolls nothing
- * out answers 404, and the highest version comes. 1. fetch manifest.json and manifest.sig; 2. verify the signature over the exact bytes, then parse them. With key lists
- * ([TrustedKeys]) instead: newer lists, release.json, and the manifest that it names, unless something has expired; 3.
- * refuse another name than this URL had at first, a version below the high-water mark without a signed rollback to it, and
- * other bytes under the version of the mark; 4. fetch the blobs that are not in the store, each verified before it is
- * stored; 5. store manifest and signature.
+ * With a [DeliveryOptions.device]: 0. request the version that is this device's, with its tags; a server that rolls
+ * nothing out answers 404, and the highest version comes. 1. fetch manifest.json and manifest.sig; 2. verify the
+ * signature over the exact bytes, then parse them. With key lists ([TrustedKeys]) instead: newer lists, release.json,
+ * and the manifest that it names, unless something has expired; 3. refuse another name than this URL had at first, a
+ * version below the high-water mark without a signed rollback to it, and other bytes under the version of the mark; 4.
+ * fetch the blobs that are not in the store, each verified before it is stored; 5. store manifest and signature.
  *
  * The result is not yet the last good bundle: call `store.rememberGood(url, name, digest)` after its self-test passed,
- * with its `rollbackFrom`; [openAt] does all of it. [trust]: null takes a bundle whatever key signed it. If the server replaces the bundle during the
- * transfer, the download restarts; verified blobs are kept.
+ * with its `rollbackFrom`; [openAt] does all of it. [trust]: null takes a bundle whatever key signed it. If the server
+ * replaces the bundle during the transfer, the download restarts; verified blobs are kept.
  *
  * @throws UsageError [url] is not an address, or the name of the device cannot be sent.
  * @throws BundleError refused; TransferError: not received; StorageError, RuntimeFailedError (nothing runs here): and
