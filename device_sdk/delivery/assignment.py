@@ -21,14 +21,15 @@ TAGS_MAX = 16
 
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _HINT = f"at most {TAGS_MAX} tags NAME=VALUE, of 1 to 64 letters, digits, dots, dashes and underscores each"
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
 
 
 class Assignment(msgspec.Struct, frozen=True):
     """The version that a device installs. ``rollout``, ``stage``: that decided so; ``rollback``: may be a lower one."""
 
     version: Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1)]
-    rollout: int | None = None
-    stage: int | None = None
+    rollout: _Number | None = None
+    stage: _Number | None = None
     rollback: bool = False
 
 

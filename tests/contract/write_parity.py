@@ -19,6 +19,7 @@ HOMONYMS = {"main", "Tensor", "Choice"}  # of one name in both, and not the same
 VECTORS = {  # what Kotlin's tests read of them, and the scripts that write them
     "vectors.json": ("Contract.vectors", ("write_vectors.py", "reference_bundle.py", "packet_cases.py")),
     "placements.json": ("placements.json", ("write_placements.py",)),
+    "rollouts.json": ("rollouts.json", ("write_rollouts.py",)),
     "searches.json": ("searches.json", ("write_searches.py", "search_evidence.py")),
     "adaptations.json": ("adaptations.json", ("write_adaptations.py",)),
     "shortlists.json": ("shortlists.json", ("write_shortlists.py",)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -16,7 +15,16 @@ import numpy as np
 import pytest
 
 from device_sdk.delivery.log_upload import UploadResult, upload_log
-from device_sdk.logs.adaptation_log import Adapted, Escalating, ExitsExchanged, Opened, Profiled, Splitting, read_log
+from device_sdk.logs.adaptation_log import (
+    Adapted,
+    Delivered,
+    Escalating,
+    ExitsExchanged,
+    Opened,
+    Profiled,
+    Splitting,
+    read_log,
+)
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.gathering import AdaptationSettings, search_positions
 from device_sdk.session.adaptive_model import AdaptiveModel
@@ -31,42 +39,12 @@ from server.settings import database_path
 from server.state.database import Database
 from server.state.log_store import LogStore
 from tests.end_to_end.cutting_proxy import cutting
+from tests.end_to_end.kotlin_device import Device
 
 pytestmark = pytest.mark.slow
 
 CONTRACT = Path(__file__).parents[1] / "contract"
-IMAGES, LATENCY_MS, COMPARED = 120, 1000, 20
-
-
-class Device:
-    """Kotlin's device, with labelled images of its own: the class is the colour that is strongest."""
-
-    def __init__(self, classpath: str, folder: Path) -> None:
-        self._classpath, self.folder, self.state = classpath, folder, folder / "state"
-        images = np.random.default_rng(3).integers(0, 256, size=(IMAGES, 2, 2, 3), dtype=np.uint8)
-        (folder / "images").write_bytes(images.tobytes())
-        (folder / "labels").write_bytes(images.sum(axis=(1, 2)).argmax(axis=1).astype(np.uint8).tobytes())
-        key = json.loads((CONTRACT / "vectors.json").read_bytes())["signature"]["public_key"]
-        (folder / "key.pub").write_text(key)
-
-    def begin(self, server: str, token: str | None, asks: int | None = None) -> subprocess.Popen[str]:
-        files = [str(self.folder / name) for name in ("state", "key.pub", "images", "labels")]
-        main = ["java", "-XX:TieredStopAtLevel=1", "-cp", self._classpath, "pathweave.sdk.commands.DeviceCliKt"]
-        command = [*main, f"{server}/v1/bundles/reference", *files, str(LATENCY_MS)]
-        command += [] if asks is None else [str(asks)]
-        environment = os.environ | ({"PATHWEAVE_TOKEN": token} if token else {})
-        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    def start(self, server: str, token: str | None) -> subprocess.CompletedProcess[str]:
-        process = self.begin(server, token)
-        out, errors = process.communicate(timeout=120)
-        return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
-
-    def run(self, server: str, token: str) -> dict[str, Any]:
-        done = self.start(server, token)
-        assert done.returncode == 0, done.stderr
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+COMPARED = 20
 
 
 @pytest.fixture
@@ -101,20 +79,20 @@ def test_a_device_adapts_and_the_server_holds_each_line_of_its_log_once(
         first = device.run(url, token)
         log = Path(first["log"])
         events = [line.event for line in read_log(log)]
-        assert [type(event) for event in events] == [Opened, Profiled, Adapted]
-        assert (first["accepted"], first["duplicates"]) == (3, 0)
+        assert [type(event) for event in events] == [Delivered, Opened, Profiled, Adapted]
+        assert (first["accepted"], first["duplicates"]) == (4, 0)
         assert first["subnet"] == events[-1].subnet
         assert first["device"] == device_id(device.state)
 
         second = device.run(url, token)  # opened and adapted again; the profile is known
-        assert (second["accepted"], second["duplicates"]) == (2, 3)
+        assert (second["accepted"], second["duplicates"]) == (3, 4)
         transport = make_transport(url, token=token)  # Python sends the same file as the same device
-        assert upload_log(log, url, transport, device=device_id(device.state)) == UploadResult(0, 5)
+        assert upload_log(log, url, transport, device=device_id(device.state)) == UploadResult(0, 7)
         transport.close()
     lines = list(read_log(log))
     assert stored(data) == sorted(msgspec.json.encode(line) for line in lines)
     [known] = FleetStore(Database(database_path(data))).senders()
-    assert (known.device, known.lines) == (first["device"], len(lines)) == (first["device"], 5)
+    assert (known.device, known.lines) == (first["device"], len(lines)) == (first["device"], 7)
 
 
 def test_without_a_token_nothing_is_fetched_and_nothing_stored(device: Device, data: Path, tmp_path: Path) -> None:
@@ -164,7 +142,7 @@ def test_the_whole_round_with_cut_downloads_hard_samples_and_a_server_that_is_ki
             assert len(proxy.resumed) == 2
             log = Path(first["log"])
             events = [type(line.event) for line in read_log(log)]
-            assert events[:4] == [Opened, Profiled, Adapted, ExitsExchanged]  # 2
+            assert events[:5] == [Delivered, Opened, Profiled, Adapted, ExitsExchanged]  # 2
             assert {Escalating, Splitting} <= set(events)
             for kind in ("asked", "split", "early"):  # 3
                 images = device.folder / "images"

@@ -34,13 +34,14 @@ class PostAnswer(val status: Int, val body: String, vararg val headers: String)
  *
  * [faults]: by a part of the path, the first entry meets the first request. [pauseMs]: between chunks of 1 kB. [post]
  * answers requests with a body, null by closing the connection; of those, CUT and RESET end the connection after as many
- * bytes of the request.
+ * bytes of the request. [redirect]: the address that answers the request for a path instead, by 307.
  */
 class FaultServer(private val folder: File) : Closeable {
     val faults = HashMap<String, ArrayDeque<Fault>>()
     val requests = CopyOnWriteArrayList<String>()
     val ranges = CopyOnWriteArrayList<String?>()
     val tokens = CopyOnWriteArrayList<String?>()
+    val headers = CopyOnWriteArrayList<Map<String, String>>() // of each request, by their names in lower case
     private val before = ConcurrentHashMap<String, () -> Unit>()
 
     @Volatile
@@ -48,6 +49,9 @@ class FaultServer(private val folder: File) : Closeable {
 
     @Volatile
     var post: (Posted) -> PostAnswer? = { PostAnswer(404, "{}") }
+
+    @Volatile
+    var redirect: (path: String, headers: Map<String, String>) -> String? = { _, _ -> null }
 
     @Volatile
     private var over = false
@@ -91,6 +95,12 @@ class FaultServer(private val folder: File) : Closeable {
             tokens += header("Authorization")
             before.keys.find { part -> part in path }?.let { part -> before.remove(part) }?.invoke()
             if (lines[0].startsWith("POST ")) return@use posted(it, path, lines)
+            val named = named(lines)
+            headers += named
+            redirect(path, named)?.let { place ->
+                val head = "HTTP/1.1 307 x\r\nLocation: $place\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                return@use it.getOutputStream().write(head.toByteArray())
+            }
             answer(it, path, header("Range"), header("If-Range"), take(path))
         } catch (_: SocketException) {
             // the client is gone
@@ -98,8 +108,7 @@ class FaultServer(private val folder: File) : Closeable {
     }
 
     private fun posted(client: Socket, path: String, lines: List<String>) {
-        val headers = lines.drop(1).filter { ": " in it }
-            .associate { it.substringBefore(": ").lowercase() to it.substringAfter(": ") }
+        val headers = named(lines)
         val fault = take(path)
         val length = headers.getValue("content-length").toInt()
         val body = client.getInputStream().readNBytes(minOf(fault?.at ?: length, length))
@@ -119,7 +128,7 @@ class FaultServer(private val folder: File) : Closeable {
 
     private fun answer(client: Socket, path: String, range: String?, ifRange: String?, fault: Fault?) {
         val out = client.getOutputStream()
-        val file = File(folder, path)
+        val file = File(folder, path.substringBefore('?'))
         if (fault?.kind == Fault.Kind.STATUS || !file.isFile) {
             val status = fault?.at ?: 404
             val body = "{\"error\": \"status $status\"}"
@@ -183,6 +192,10 @@ class FaultServer(private val folder: File) : Closeable {
         const val CHUNK = 1024
     }
 }
+
+/** The headers of a head, by their names in lower case. */
+private fun named(lines: List<String>): Map<String, String> = lines.drop(1).filter { ": " in it }
+    .associate { it.substringBefore(": ").lowercase() to it.substringAfter(": ") }
 
 private fun head(input: InputStream): List<String>? {
     val data = StringBuilder()

@@ -11,7 +11,7 @@ import pathweave.sdk.files.sha256
 /** The reference bundle in several versions, signed with the key of the golden vectors. */
 object Published {
     const val PATH = "v1/bundles/reference"
-    private val privateKey = ByteArray(32) { it.toByte() } // for these tests only
+    val privateKey = ByteArray(32) { it.toByte() } // for these tests only
     private val tree = Json.parseToJsonElement(File(Contract.referenceFolder, "manifest.json").readText())
 
     /**

@@ -18,10 +18,15 @@ const val SOON_S = START_S + DAY_S
 const val END_S = START_S + 30 * DAY_S
 private const val KEY_BYTES = 32
 
-/** Key lists and releases, signed by keys that have names (tests/contract/signed_files.py). */
+/** Key lists, releases and rollbacks, signed by keys that have names (tests/contract/signed_files.py). */
 object Signed {
+    /** The key of the golden vectors, which signs what [Published] writes. */
+    const val OWNER = "owner"
+
     /** For tests only: anybody can make it from its name. */
-    private fun private(name: String): ByteArray = sha256(name.toByteArray()).let { digits ->
+    private fun private(name: String): ByteArray = if (name == OWNER) Published.privateKey else madeFrom(name)
+
+    private fun madeFrom(name: String): ByteArray = sha256(name.toByteArray()).let { digits ->
         digits.chunked(2).map { it.toInt(16).toByte() }.toByteArray()
     }
 
@@ -90,6 +95,29 @@ object Signed {
         }.toString(),
         listOf(by),
         "pathweave release\n",
+    )
+
+    /** A rollback that is valid for 30 days from [START_S] on. */
+    fun rollback(
+        manifest: ByteArray,
+        toVersion: Int,
+        fromVersion: Int = 3,
+        by: List<String> = listOf(OWNER),
+        name: String = "reference",
+        expiresAtS: Long = END_S,
+        format: Int = 1,
+    ): ByteArray = signed(
+        buildJsonObject {
+            put("format", JsonPrimitive(format))
+            put("name", JsonPrimitive(name))
+            put("from_version", JsonPrimitive(fromVersion))
+            put("to_version", JsonPrimitive(toVersion))
+            put("to_manifest_sha256", JsonPrimitive(sha256(manifest)))
+            put("signed_at_s", JsonPrimitive(START_S))
+            put("expires_at_s", JsonPrimitive(expiresAtS))
+        }.toString(),
+        by,
+        "pathweave rollback\n",
     )
 }
 

@@ -214,11 +214,10 @@ public const val RELEASE: String = "release.json"
 public const val RELEASE_MAX_BYTES: Int = 16_384
 
 private const val RELEASE_CONTEXT = "pathweave release\n"
-private const val RELEASE_NAME_MAX = 200
-private const val VERSION_MAX = (1L shl 53) - 1
+internal const val NAME_MAX = 200
+internal const val VERSION_MAX = (1L shl 53) - 1
 private const val KEYS_NUMBER_MAX = Int.MAX_VALUE.toLong()
 private const val CLOCK_DOUBT_S = 366L * 24 * 3600 // expired for longer by the device's clock alone: it may be wrong
-private val RELEASE_NAME = Regex("[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 private val MANIFEST_DIGEST = Regex("[0-9a-f]{64}")
 private val UTC = DateTimeFormatter.ofPattern("uuuu-MM-dd HH:mm 'UTC'").withZone(ZoneOffset.UTC)
 
@@ -278,8 +277,8 @@ public fun verifyRelease(
     val release = release(data, listOf(newest))
     val mark = updateMark(release.name) { raised(it, release, newest, allowRollback) }
     val provenS = maxOf(newest.signedAtS, mark.signedAtS)
-    requireUnexpired("the release of ${release.name} ${release.version}", release.expiresAtS, clockS, provenS)
-    requireUnexpired("key list ${newest.number}", newest.expiresAtS, clockS, provenS)
+    refuseExpired("the release of ${release.name} ${release.version}", release.expiresAtS, clockS, provenS, RENEW)
+    refuseExpired("key list ${newest.number}", newest.expiresAtS, clockS, provenS, RENEW)
     return release
 }
 
@@ -321,7 +320,7 @@ private fun release(data: ByteArray, lists: List<KeyList>): Release {
         )
     }
     val release = envelope.decode(RELEASE, ::releaseOf)
-    if (!RELEASE_NAME.matches(release.name)) throw SignatureError("$RELEASE has a name that no bundle can have")
+    if (!IDENTIFIER.matches(release.name)) throw SignatureError("$RELEASE has a name that no bundle can have")
     if (release.keys > lists.last().number) {
         val newest = lists.last().number
         throw SignatureError("$RELEASE was made with key list ${release.keys}; the newest here is $newest")
@@ -332,18 +331,18 @@ private fun release(data: ByteArray, lists: List<KeyList>): Release {
 private fun releaseOf(root: JsonPlace): Release {
     root.only("format", "name", "version", "manifest_sha256", "signed_at_s", "expires_at_s", "keys")
     val name = root["name"].text()
-    if (name.length > RELEASE_NAME_MAX) throw JsonError("the name has more than $RELEASE_NAME_MAX characters")
+    if (name.length > NAME_MAX) throw JsonError("the name has more than $NAME_MAX characters")
     return Release(
         name = name,
         version = root["version"].whole(1, VERSION_MAX),
-        manifestSha256 = root["manifest_sha256"].text().also {
-            if (!MANIFEST_DIGEST.matches(it)) throw JsonError("manifest_sha256 is not 64 hexadecimal digits")
-        },
+        manifestSha256 = root["manifest_sha256"].manifestDigest(),
         signedAtS = root["signed_at_s"].timeS(),
         expiresAtS = root["expires_at_s"].timeS(),
         keys = root["keys"].whole(1, KEYS_NUMBER_MAX).toInt(),
     )
 }
+
+internal fun JsonPlace.manifestDigest(): String = digits(MANIFEST_DIGEST)
 
 private fun raised(mark: TimeMark, release: Release, newest: KeyList, allowRollback: Boolean): TimeMark {
     if (mark.keys > newest.number && !allowRollback) {
@@ -356,7 +355,14 @@ private fun raised(mark: TimeMark, release: Release, newest: KeyList, allowRollb
     return TimeMark(newest.number, release.signedAtS)
 }
 
-private fun requireUnexpired(what: String, expiresAtS: Long, clockS: Long, provenS: Long) {
+private const val RENEW = "ask who runs the server to renew it (pathweave sign release renew)"
+
+/**
+ * Refuse [what] if it has expired by the device's clock or by [provenS], the latest time that is signed.
+ *
+ * @throws ExpiredError refused; [renew] is its hint. [ClockError] refused, but the device's own clock may be the reason.
+ */
+internal fun refuseExpired(what: String, expiresAtS: Long, clockS: Long, provenS: Long, renew: String) {
     if (maxOf(clockS, provenS) <= expiresAtS) return
     if (provenS <= expiresAtS && clockS - expiresAtS > CLOCK_DOUBT_S) {
         throw ClockError(
@@ -364,10 +370,7 @@ private fun requireUnexpired(what: String, expiresAtS: Long, clockS: Long, prove
             "set the clock; if it is right, ask who runs the server for a new release",
         )
     }
-    throw ExpiredError(
-        "$what expired on ${utc(expiresAtS)}: newer ones may be withheld",
-        "ask who runs the server to renew it (pathweave sign release renew)",
-    )
+    throw ExpiredError("$what expired on ${utc(expiresAtS)}: newer ones may be withheld", renew)
 }
 
 private fun utc(timeS: Long): String = try {

@@ -6,6 +6,7 @@ import java.io.IOException
 import java.util.Base64
 import org.bouncycastle.math.ec.rfc8032.Ed25519
 import pathweave.sdk.SignatureError
+import pathweave.sdk.files.hex
 
 private const val NO_RELEASE = "who publishes the bundle makes it: pathweave sign release sign"
 private const val ANY_KEY = "make a pair with: pathweave sign key new NAME"
@@ -44,6 +45,12 @@ internal fun Trust.verify(parts: SignedParts): Release? {
         }
     }
     return null
+}
+
+/** The keys that may sign releases and rollbacks now, as 64 hexadecimal digits each. */
+internal fun Trust.signers(): Set<String> = when (this) {
+    is TrustedKey -> setOf(digits)
+    is TrustedKeys -> newest.releaseKeys.toSet()
 }
 
 /** [source] has no release, but a key list was given. */
@@ -87,6 +94,8 @@ private val SPKI_HEADER = byteArrayOf(0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 
  * Bouncy Castle checks signatures, not the platform: Android has Ed25519 from API 33 on only.
  */
 public class TrustedKey private constructor(private val key: ByteArray, private val name: String) : Trust {
+    internal val digits: String get() = hex(key)
+
     /** Throws [SignatureError] unless [signature] is that of [data] by the owner of this key. */
     public fun verify(data: ByteArray, signature: ByteArray) {
         val valid = signature.size == SIGNATURE_BYTES && Ed25519.verify(signature, 0, key, 0, data, 0, data.size)

@@ -5,10 +5,12 @@
  * java -cp … pathweave.sdk.commands.DeviceCliKt URL STATE KEY IMAGES LABELS LATENCY_MS [ASKS]
  * ```
  *
- * KEY: a public key or key list; IMAGES: 8-bit pixels of the model's own size, [count, h, w, c]; LABELS: a byte each. `PATHWEAVE_TOKEN` holds the server's token, if it
- * needs one. With ASKS the bundle is fetched without exits, which follow on demand, and the server answers hard samples and
- * the rest of a split path; then the images are asked about again and again, until so many answers came from the server
- * and after them as many from the device in its place (at most a minute): a second line says which came from where.
+ * KEY: a public key or key list; IMAGES: 8-bit pixels of the model's own size, [count, h, w, c]; LABELS: a byte each.
+ * `PATHWEAVE_TOKEN` holds the server's token, if it needs one, `PATHWEAVE_TAGS` the device's tags
+ * (`board=pixel,region=eu`). With ASKS the bundle is fetched without exits, which follow on demand, and the server
+ * answers hard samples and the rest of a split path; then the images are asked about again and again, until so many
+ * answers came from the server and after them as many from the device in its place (at most a minute): a second line
+ * says which came from where.
  */
 package pathweave.sdk.commands
 
@@ -64,21 +66,29 @@ public fun main(arguments: Array<String>) {
             throw UsageError("needs URL STATE KEY IMAGES LABELS LATENCY_MS [ASKS]")
         }
         val asks = arguments.getOrNull(ARGUMENTS)?.let { it.toIntOrNull() ?: throw UsageError("ASKS is no number") }
-        Round(arguments.toList(), System.getenv("PATHWEAVE_TOKEN")).run(asks)
+        Round(arguments.toList(), System.getenv("PATHWEAVE_TOKEN"), tagsIn(System.getenv("PATHWEAVE_TAGS"))).run(asks)
     } catch (error: PathweaveError) {
         System.err.println(error.message)
         exitProcess(1)
     }
 }
 
-private class Round(private val arguments: List<String>, private val token: String?) {
+/** The tags in `NAME=VALUE,…`; null: those of before. */
+private fun tagsIn(text: String?): Map<String, String>? =
+    text?.split(',')?.associate { it.substringBefore('=') to it.substringAfter('=', "") }
+
+private class Round(
+    private val arguments: List<String>,
+    private val token: String?,
+    private val tags: Map<String, String>?,
+) {
     private val url = arguments[0]
     private val stateFolder = File(arguments[1])
     private val goal =
         Goal(latencyMs = arguments[ARGUMENTS - 1].toDoubleOrNull() ?: throw UsageError("LATENCY_MS is no number"))
 
     fun run(asks: Int?) {
-        val options = if (asks == null) DeliveryOptions() else DeliveryOptions(exits = { _, _ -> emptyList() })
+        val options = DeliveryOptions(exits = { _, _ -> if (asks == null) null else emptyList() }, tags = tags)
         val opened = openAt(url, stateFolder, loadTrust(File(arguments[2])), token, options = options)
         AdaptiveModel.open(opened, stateFolder = stateFolder).use { model ->
             val shape = model.bundle.supernet.cutPoints[0].tensors[0].shape
@@ -88,7 +98,8 @@ private class Round(private val arguments: List<String>, private val token: Stri
             val found = model.adaptBlocking(samples, goal, labels = labels)
             val asking = asks?.let { Asking(model, serverAndName(url), token, images) }
             val answered = asking?.run { firstAnswers() + planned(labels, goal) }.orEmpty()
-            println(jsonOf(*answered.toTypedArray(), *sent(model, found.plan.subnet).toTypedArray()))
+            val version = "version" to JsonPrimitive(opened.delivered.version)
+            println(jsonOf(version, *answered.toTypedArray(), *sent(model, found.plan.subnet).toTypedArray()))
             if (asking != null) println(asking.untilUnanswered(asks))
         }
     }

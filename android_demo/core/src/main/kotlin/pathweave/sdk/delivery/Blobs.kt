@@ -5,6 +5,7 @@ package pathweave.sdk.delivery
 
 import pathweave.sdk.BlobError
 import pathweave.sdk.Clock
+import pathweave.sdk.ProtocolError
 import pathweave.sdk.TransferError
 import pathweave.sdk.bundles.BLOBS
 import pathweave.sdk.bundles.BLOB_MAX_BYTES
@@ -16,14 +17,36 @@ import pathweave.sdk.transports.Deadlines
 import pathweave.sdk.transports.Reply
 import pathweave.sdk.transports.Transport
 import pathweave.sdk.transports.base
+import pathweave.sdk.transports.originOf
 import pathweave.sdk.transports.requireSuccess
 
 private const val REQUESTS_PER_BLOB = 100 // regardless of progress
 private const val ALTERED_TRIES = 2 // the first may have resumed from a damaged orphan
+private const val TEMPORARY_REDIRECT = 307
+private const val SHOWN_CHARACTERS = 40
+private val TAKES_SIGNED_URL = "Pathweave-Takes" to "signed-url" // a header: an address in an object store is followed
 
 /** The blobs of [manifest] that are not in the [store], with their sizes where they are stated. */
 internal fun missingBlobs(store: BundleStore, manifest: Manifest): Map<String, Long?> =
     manifest.blobs().filterNot { (name, size) -> store.hasBlob(name, size) }
+
+/**
+ * The address in an object store that the server sends a request for [url] to; null if it answers itself.
+ *
+ * The transport sends the server's token to no other origin.
+ *
+ * @throws ProtocolError no address, or one that leaves https.
+ */
+internal fun addressElsewhere(reply: Reply, url: String): String? {
+    if (reply.status != TEMPORARY_REDIRECT) return null
+    val address = reply.header("Location").orEmpty()
+    val origin = originOf(address)
+    val leavesHttps = originOf(url)?.startsWith("https:") == true && origin?.startsWith("https:") != true
+    if (origin == null || leavesHttps) {
+        throw ProtocolError("the server redirects a blob to '${address.take(SHOWN_CHARACTERS)}'")
+    }
+    return address
+}
 
 /** Transfer counters. */
 internal class Tally {
@@ -71,6 +94,7 @@ private class BlobTransfer(
     private var etag: String? = null
     private var failures = 0 // consecutive, without a new byte
     private var altered = 0
+    private var takesUrls = true // of a store, until one of them fails
 
     /** Run until the blob is in the store. */
     fun run() {
@@ -103,16 +127,35 @@ private class BlobTransfer(
     private fun request() {
         val offset = writer.size
         if (offset > 0 && offset == size) return
-        fetcher.transport.get(
-            "${fetcher.url}/$BLOBS/$name",
-            headers = requestHeaders(offset, etag),
-            deadlines = fetcher.schedule.left(),
-            maxBytes = size ?: BLOB_MAX_BYTES,
-        ) { reply ->
-            if (reply.status != RANGE_NOT_SATISFIABLE || offset == 0L) requireSuccess(reply, what)
-            take(reply, offset)
+        val url = "${fetcher.url}/$BLOBS/$name"
+        val headers = requestHeaders(offset, etag)
+        val elsewhere = send(url, if (takesUrls) headers + TAKES_SIGNED_URL else headers) { reply ->
+            val elsewhere = if (takesUrls) addressElsewhere(reply, url) else null
+            if (elsewhere == null) accept(reply, offset)
+            elsewhere
         }
+        if (elsewhere != null) fetchFromStore(elsewhere, offset)
         if (size != null && writer.size < size) throw TransferError("$what ended after ${writer.size} of $size bytes")
+    }
+
+    /** Fetch from the [address] that the server signed; if that fails, all further requests go to the server. */
+    private fun fetchFromStore(address: String, offset: Long) {
+        try {
+            send(address, requestHeaders(offset, null)) { accept(it, offset) } // the store has etags of its own
+        } catch (error: TransferError) {
+            takesUrls = false
+            throw TransferError("$what did not come from the server's store: ${error.message}", cause = error)
+        } finally {
+            etag = null
+        }
+    }
+
+    private fun <T> send(url: String, headers: Map<String, String>, use: (Reply) -> T): T =
+        fetcher.transport.get(url, headers, fetcher.schedule.left(), size ?: BLOB_MAX_BYTES, use)
+
+    private fun accept(reply: Reply, offset: Long) {
+        if (reply.status != RANGE_NOT_SATISFIABLE || offset == 0L) requireSuccess(reply, what)
+        take(reply, offset)
     }
 
     private fun take(reply: Reply, offset: Long) {

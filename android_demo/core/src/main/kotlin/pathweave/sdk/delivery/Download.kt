@@ -12,6 +12,8 @@ import pathweave.sdk.RefusedError
 import pathweave.sdk.TransferError
 import pathweave.sdk.UsageError
 import pathweave.sdk.bundles.Manifest
+import pathweave.sdk.bundles.ROLLBACK
+import pathweave.sdk.bundles.ROLLBACK_MAX_BYTES
 import pathweave.sdk.bundles.Trust
 import pathweave.sdk.bundles.partWithExits
 import pathweave.sdk.bundles.runnablePart
@@ -47,7 +49,8 @@ public enum class DeliverySource {
 /**
  * A bundle in the store, ready for `Bundle.open(folder, trust, blobs)`.
  *
- * [resumed]: number of resumed transfers. [failure]: why it is the last good bundle, in one line.
+ * [resumed]: number of resumed transfers. [failure]: why it is the last good bundle, in one line. [rollbackFrom]: of the
+ * signed rollback that permits this version, if one was needed. [refused]: what was offered instead.
  */
 public data class Delivered(
     public val folder: File,
@@ -60,6 +63,8 @@ public data class Delivered(
     public val bytesFetched: Long = 0,
     public val resumed: Int = 0,
     public val failure: String? = null,
+    public val rollbackFrom: Long? = null,
+    public val refused: Refusal? = null,
     internal val error: PathweaveError? = null,
 )
 
@@ -81,22 +86,34 @@ public class DeliveryOptions(
     public val exits: (name: String, digest: String) -> Collection<String>? = { _, _ -> null },
     /** Seconds since 1970, for what expires. */
     public val wallClockS: () -> Long = { System.currentTimeMillis() / MS_PER_S },
-)
+    /**
+     * Names this device to a server that rolls releases out, as [uploadLog] does; by default [openAt] gives its
+     * [deviceId]. Null: the version that the address has comes.
+     */
+    public val device: (() -> String)? = null,
+    /** Of this device, such as its region, by which such a server chooses too; null: those of before. */
+    public val tags: Map<String, String>? = null,
+) {
+    init {
+        if (tags != null) encodeTags(tags) // refuses what cannot be sent
+    }
+}
 
 /**
  * Fetch the bundle at [url] (`http(s)://…/v1/bundles/NAME`) to the [store]; on failure, the last good one of that URL.
  *
- * 1. fetch manifest.json and manifest.sig; 2. verify the signature over the exact bytes, then parse them. With key lists
- * ([TrustedKeys]) instead: newer lists, release.json, and the manifest that it names, unless something has expired; 3.
- * refuse another name than this URL had at first, a version below the high-water mark, and other bytes under the version
- * of the mark; 4. fetch the blobs that are not in the store, each verified before it is stored; 5. store manifest and
- * signature.
+ * With a [DeliveryOptions.device]: 0. request the version that is this device's, with its tags; a server that rolls
+ * nothing out answers 404, and the highest version comes. 1. fetch manifest.json and manifest.sig; 2. verify the
+ * signature over the exact bytes, then parse them. With key lists ([TrustedKeys]) instead: newer lists, release.json,
+ * and the manifest that it names, unless something has expired; 3. refuse another name than this URL had at first, a
+ * version below the high-water mark without a signed rollback to it, and other bytes under the version of the mark; 4.
+ * fetch the blobs that are not in the store, each verified before it is stored; 5. store manifest and signature.
  *
- * The result is not yet the last good bundle: call `store.rememberGood(url, name, digest)` after its self-test passed;
- * [openAt] does all of it. [trust]: null takes a bundle whatever key signed it. If the server replaces the bundle during the
- * transfer, the download restarts; verified blobs are kept.
+ * The result is not yet the last good bundle: call `store.rememberGood(url, name, digest)` after its self-test passed,
+ * with its `rollbackFrom`; [openAt] does all of it. [trust]: null takes a bundle whatever key signed it. If the server
+ * replaces the bundle during the transfer, the download restarts; verified blobs are kept.
  *
- * @throws UsageError [url] is not an address.
+ * @throws UsageError [url] is not an address, or the name of the device cannot be sent.
  * @throws BundleError refused; TransferError: not received; StorageError, RuntimeFailedError (nothing runs here): and
  *   there is no last good bundle.
  */
@@ -106,7 +123,7 @@ public fun fetchBundle(
     trust: Trust?,
     token: String? = null,
     options: DeliveryOptions = DeliveryOptions(),
-): Delivered = fetchBundle(url, store, HttpTransport(token), trust, options)
+): Delivered = fetchBundle(url, store, HttpTransport(token, url), trust, options)
 
 internal fun fetchBundle(
     url: String,
@@ -129,7 +146,7 @@ internal fun fetchBundle(
     } catch (error: PathweaveError) {
         val kept = store.lastGoodAt(address, options.allowRollback) ?: throw error
         LOG.warning("$address: ${error.message}; the last good version, ${kept.version}, stays in use")
-        delivery.delivered(kept, DeliverySource.KEPT, error)
+        delivery.kept(kept, error)
     }
 }
 
@@ -142,17 +159,24 @@ private class Delivery(
     private val schedule: Schedule,
 ) {
     private val tally = Tally()
-    private val manifests =
-        ManifestFetcher(url, store, transport, trust, options.allowRollback, schedule, options.wallClockS)
+    private val offered = Offered()
+    private val files = SmallFiles(transport, schedule)
+    private var assigned: Assignment? = null
+
+    /** The address that files are fetched from; [url] stays what the bundle is known by. */
+    private val place: String get() = assigned?.let { "$url/$VERSIONS/${it.version}" } ?: url
 
     /** The steps of [fetchBundle], restarted if the server replaced the bundle in between. */
     fun run(): Delivered {
+        assigned = ask()?.also { offered.version = it.version } // 0
+        val manifests =
+            ManifestFetcher(place, store, files, trust, options.allowRollback, schedule, options.wallClockS)
         repeat(REPLACED_TRIES) { turn ->
             val fetched = manifests.fetch() // 1, 2
-            refuse(fetched) // 3
+            val rollbackFrom = refuse(fetched) // 3
             try {
                 fetchBlobs(wanted(fetched)) // 4
-                return keep(fetched) // 5
+                return keep(fetched).copy(rollbackFrom = rollbackFrom) // 5
             } catch (error: RefusedError) {
                 if (error.status != NOT_FOUND || turn == REPLACED_TRIES - 1) throw error
                 schedule.pause(turn)
@@ -161,7 +185,11 @@ private class Delivery(
         throw TransferError("$url was replaced again and again while it was fetched")
     }
 
-    fun delivered(bundle: StoredBundle, source: DeliverySource, error: PathweaveError? = null) = Delivered(
+    /** The last good bundle as the result, with the reason. */
+    fun kept(good: StoredBundle, error: PathweaveError): Delivered = delivered(good, DeliverySource.KEPT)
+        .copy(failure = error.message, refused = offered.refused(error, good), error = error)
+
+    private fun delivered(bundle: StoredBundle, source: DeliverySource) = Delivered(
         folder = bundle.folder,
         blobs = store.blobs,
         name = bundle.name,
@@ -171,12 +199,31 @@ private class Delivery(
         blobsFetched = tally.blobs,
         bytesFetched = tally.bytes,
         resumed = tally.resumed,
-        failure = error?.message,
-        error = error,
     )
 
-    private fun refuse(fetched: FetchedManifest) =
-        store.refuse(url, fetched.manifest.name, fetched.manifest.version, fetched.digest, options.allowRollback)
+    /** The version that is assigned to this device, if the server assigns any. */
+    private fun ask(): Assignment? {
+        val headers = askingHeaders(options.device?.invoke() ?: return null, options.tags)
+        return files.find("$url/$ASSIGNMENT", ASSIGNMENT_MAX_BYTES, headers)?.let(::decodeAssignment)
+    }
+
+    /** Refuse what may not be installed. Returns the version that a signed rollback is from, if one was needed. */
+    private fun refuse(fetched: FetchedManifest): Long? {
+        val (name, version, digest) = Triple(fetched.manifest.name, fetched.manifest.version, fetched.digest)
+        offered.version = version
+        offered.digest = digest
+        if (version != (assigned?.version ?: version)) throw ProtocolError("$place has version $version of $name")
+        val mark = store.highest(name)
+        val goesBack = mark != null && version < mark.version && !mark.permits(version, digest)
+        if (mark == null || !goesBack || options.allowRollback || assigned?.rollback != true) {
+            store.refuse(url, name, version, digest, options.allowRollback)
+            return null
+        }
+        val fetch = { files.find("$place/$ROLLBACK", ROLLBACK_MAX_BYTES.toLong()) }
+        val rollback = requireRollback(store, fetch, trust, name, version, digest, mark.version, options.wallClockS())
+        store.refuse(url, name, version, digest, allowRollback = true) // its name
+        return rollback.fromVersion
+    }
 
     private fun wanted(fetched: FetchedManifest): Manifest {
         val manifest = fetched.manifest.runnablePart(Rendition::runsHere)
@@ -188,7 +235,7 @@ private class Delivery(
         val missing = missingBlobs(store, wanted)
         val totalBytes = missing.values.sumOf { it ?: 0L }
         var doneBytes = 0L
-        BlobFetcher(url, store, transport, schedule, tally) { count ->
+        BlobFetcher(place, store, transport, schedule, tally) { count ->
             doneBytes += count
             options.progress(doneBytes, totalBytes)
         }.fetchAll(missing)

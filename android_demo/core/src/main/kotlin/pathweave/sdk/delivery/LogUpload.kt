@@ -22,7 +22,6 @@ import pathweave.sdk.transports.requireSuccess
 internal const val BODY_MAX_BYTES = 1_000_000 // the server's limit is four times as large
 private const val REPLY_MAX_BYTES = 64_000L
 private val BODY_DEADLINES = Deadlines(idleS = 10.0, totalS = 60.0)
-private val DEVICE = Regex("[A-Za-z0-9_.-]{1,128}")
 
 /** [accepted]: lines new to the server; [duplicates]: lines it had already. */
 public data class UploadResult(public val accepted: Long, public val duplicates: Long) {
@@ -48,15 +47,9 @@ public fun uploadLog(
     deadlines: Deadlines = BODY_DEADLINES,
     stopped: () -> Boolean = { false },
 ): UploadResult {
-    if (!DEVICE.matches(device)) {
-        throw UsageError(
-            "'${device.take(80)}' cannot be the name of a device",
-            "1 to 128 letters, digits, dots, dashes, underscores",
-        )
-    }
+    val headers = mapOf(DEVICE_HEADER to checkedDevice(device), "Content-Type" to "application/x-ndjson")
     val address = "${base(url)}/v1/logs"
-    val transport = HttpTransport(token)
-    val headers = mapOf("Pathweave-Device" to device, "Content-Type" to "application/x-ndjson")
+    val transport = HttpTransport(token, address)
     return try {
         openedFiles(path) { opened ->
             opened.asSequence().flatMap { (file, input) -> bodies(file, input) }.map { body ->

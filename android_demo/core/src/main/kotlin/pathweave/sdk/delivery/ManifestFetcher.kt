@@ -47,11 +47,36 @@ internal class FetchedManifest(
 
 private class Proven(val data: ByteArray, val signature: ByteArray?, val releaseData: ByteArray?, val release: Release?)
 
+/** Fetches files of some kilobytes whole. */
+internal class SmallFiles(private val transport: Transport, private val schedule: Schedule) {
+    /** The file at [address], of at most [maxBytes]. */
+    fun fetch(address: String, maxBytes: Long, headers: Map<String, String> = emptyMap()): ByteArray =
+        schedule.retry { deadlines ->
+            transport.get(address, headers, deadlines, maxBytes) { reply ->
+                requireSuccess(reply, address)
+                val body = ByteArrayOutputStream()
+                reply.chunks { buffer, count ->
+                    body.write(buffer, 0, count)
+                    schedule.received(count)
+                }
+                body.toByteArray()
+            }
+        }
+
+    /** The same; null if the server has no such file. */
+    fun find(address: String, maxBytes: Long, headers: Map<String, String> = emptyMap()): ByteArray? = try {
+        fetch(address, maxBytes, headers)
+    } catch (error: RefusedError) {
+        if (error.status != NOT_FOUND) throw error
+        null
+    }
+}
+
 /** Fetches the manifest of the bundle at [url]. [wallClockS]: seconds since 1970, for what expires. */
 internal class ManifestFetcher(
     private val url: String,
     private val store: BundleStore,
-    private val transport: Transport,
+    private val files: SmallFiles,
     private val trust: Trust?,
     private val allowRollback: Boolean,
     private val schedule: Schedule,
@@ -86,42 +111,23 @@ internal class ManifestFetcher(
     }
 
     private fun fetchReleased(pinned: TrustedKeys): Proven {
-        val trusted = fetchLists(pinned, store, ::fetchSmall)
-        val releaseData = fetchOptional(RELEASE, RELEASE_MAX_BYTES.toLong()) ?: throw noRelease(url)
+        val trusted = fetchLists(pinned, store) { name, maxBytes -> files.fetch("$url/$name", maxBytes) }
+        val releaseData = files.find("$url/$RELEASE", RELEASE_MAX_BYTES.toLong()) ?: throw noRelease(url)
         val release = verifyRelease(releaseData, trusted, wallClockS(), allowRollback) { name, raise ->
             updateTimeMark(store, name, raise)
         }
-        val data = fetchSmall(MANIFEST, MANIFEST_MAX_BYTES).also(release::requireSameManifest)
+        val data = files.fetch("$url/$MANIFEST", MANIFEST_MAX_BYTES).also(release::requireSameManifest)
         return Proven(data, null, releaseData, release)
     }
 
     private fun fetchSigned(): Proven {
-        val data = fetchSmall(MANIFEST, MANIFEST_MAX_BYTES)
-        val signature = fetchOptional(SIGNATURE, SIGNATURE_MAX_BYTES)
+        val data = files.fetch("$url/$MANIFEST", MANIFEST_MAX_BYTES)
+        val signature = files.find("$url/$SIGNATURE", SIGNATURE_MAX_BYTES)
         if (signature != null && signature.size != SIGNATURE_BYTES) {
             throw SignatureError("$SIGNATURE has ${signature.size} bytes instead of $SIGNATURE_BYTES")
         }
         trust?.verify(SignedParts(url, data, signature, null))
         return Proven(data, signature, null, null)
-    }
-
-    private fun fetchOptional(name: String, maxBytes: Long): ByteArray? = try {
-        fetchSmall(name, maxBytes)
-    } catch (error: RefusedError) {
-        if (error.status != NOT_FOUND) throw error
-        null
-    }
-
-    private fun fetchSmall(name: String, maxBytes: Long): ByteArray = schedule.retry { deadlines ->
-        transport.get("$url/$name", deadlines = deadlines, maxBytes = maxBytes) { reply ->
-            requireSuccess(reply, "$url/$name")
-            val body = ByteArrayOutputStream()
-            reply.chunks { buffer, count ->
-                body.write(buffer, 0, count)
-                schedule.received(count)
-            }
-            body.toByteArray()
-        }
     }
 }
 

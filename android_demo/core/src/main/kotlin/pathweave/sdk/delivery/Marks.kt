@@ -25,20 +25,30 @@ private const val BEFORE = "{\"mark\":"
 private const val BETWEEN = ",\"sha256\":\""
 private const val AFTER = "\"}"
 
-/** Bundle [name] was installed in [version], with the manifest [digest], from [addresses] (their sha256). */
+/**
+ * Bundle [name] was installed in [version], with the manifest [digest], from [addresses] (their sha256).
+ *
+ * [rolledBackTo]: digest of the lower version that a signed rollback let this device install since.
+ */
 internal data class Mark(
     val name: String,
     val version: Long,
     val digest: String,
     val addresses: List<String> = emptyList(),
-)
+    val rolledBackTo: String? = null,
+) {
+    /** Whether a bundle is not below the mark, or is the one that this device was rolled back to. */
+    fun permits(version: Long, digest: String): Boolean =
+        version > this.version || digest == this.digest || digest == rolledBackTo
+}
 
 /** One line of JSON: the mark, and the sha256 of its bytes. */
 internal fun encodeMark(mark: Mark): ByteArray {
     val addresses = mark.addresses.joinToString(",") { quoted(it) }
+    val back = mark.rolledBackTo?.let { ""","rolled_back_to":${quoted(it)}""" }.orEmpty()
     return record(
         """{"name":${quoted(mark.name)},"version":${mark.version},"digest":${quoted(mark.digest)},""" +
-            """"addresses":[$addresses]}""",
+            """"addresses":[$addresses]$back}""",
     )
 }
 
@@ -54,7 +64,8 @@ internal fun decodeMark(data: ByteArray): Mark? = decodeRecord(data) { root ->
         version = root["version"].whole(),
         digest = root["digest"].text(),
         addresses = root.optional("addresses")?.items().orEmpty().map { it.text() },
-    ).takeIf { DIGEST.matches(it.digest) }
+        rolledBackTo = root.optional("rolled_back_to")?.text(),
+    ).takeIf { mark -> listOfNotNull(mark.digest, mark.rolledBackTo).all(DIGEST::matches) }
 }
 
 /** The mark of time in [data]; null if the record is damaged. */
@@ -86,7 +97,7 @@ private fun quoted(text: String): String = JsonPrimitive(text).toString()
  * @throws RollbackError refused.
  */
 internal fun refuseRollback(mark: Mark?, name: String, version: Long, digest: String, source: String) {
-    if (mark == null || version > mark.version || digest == mark.digest) return
+    if (mark == null || mark.permits(version, digest)) return
     if (version < mark.version) {
         throw RollbackError(
             "$source has version $version of $name; this device has had ${mark.version}",

@@ -7,7 +7,8 @@
  * bundles/<name>/<sha256>/lease             locked by who has the bundle open
  * bundles/<name>/current                    the digest of the last good bundle
  * bundles/<name>/previous                   the digest of the one before it
- * bundles/<name>/mark, mark.copy            the highest version, its digest, and the addresses it came from (Marks.kt)
+ * bundles/<name>/mark, mark.copy            the highest version, its digest, the addresses it came from, and what it was
+ *                                           rolled back to since (Marks.kt)
  * bundles/<name>/time, time.copy            the latest time that a release of it was signed at (TimeMarks.kt)
  * keys/<sha256>.json, .copy                 the key list after the one with this digest (KeyLists.kt)
  * partial/                                  blobs being downloaded (BlobWriter.kt)
@@ -113,19 +114,32 @@ public class BundleStore(public val folder: File) {
      * Make the bundle with this digest the last good one of [url], the fallback of later downloads. Nothing is written
      * that is there already.
      *
+     * [allowRollback] lowers the mark. [rollbackFrom]: a signed rollback permits it to devices that have had this
+     * version at most; the mark stays where it is.
+     *
      * @throws BundleError it is not in the store, or [url] has another name.
      * @throws RollbackError a newer version has become the last good one; not if [allowRollback].
      * @throws StorageError the record could not be written.
      */
-    public fun rememberGood(url: String, name: String, digest: String, allowRollback: Boolean = false) {
+    public fun rememberGood(
+        url: String,
+        name: String,
+        digest: String,
+        allowRollback: Boolean = false,
+        rollbackFrom: Long? = null,
+    ) {
         val stored = load(name, digest)
             ?: throw BundleError("the store has no bundle $name with digest ${digest.take(12)}…")
         writing().use {
-            refuse(url, name, stored.version, digest, allowRollback)
+            val had = highest(name)
+            val rolledBack = rollbackFrom != null && had != null && had.version <= rollbackFrom
+            refuse(url, name, stored.version, digest, allowRollback || rolledBack)
             val replaced = readDigest(name, CURRENT)
             if (replaced != null && replaced != digest) writeRecord(name, PREVIOUS, replaced)
             writeRecord(name, CURRENT, digest)
-            val data = encodeMark(raised(mark(name), url, stored))
+            // where there are no locks, another process may have raised it since the check
+            val mark = listOfNotNull(had, mark(name)).maxByOrNull { it.version }
+            val data = encodeMark(raised(mark, url, stored, allowRollback, rolledBack))
             for (copy in MARKS) { // last: until then a mark is too low, never too high
                 writeIfChanged(File(folderOf(name), copy), data)
             }
@@ -144,7 +158,8 @@ public class BundleStore(public val folder: File) {
         val digest = readDigest(name, CURRENT)
         if (digest == null || digest == mark?.digest) return mark
         val current = load(name, digest) ?: return mark
-        return if (mark == null || current.version > mark.version) Mark(name, current.version, digest) else mark
+        if (mark != null && current.version <= mark.version) return mark
+        return Mark(name, current.version, digest, mark?.addresses.orEmpty())
     }
 
     /**
@@ -158,7 +173,8 @@ public class BundleStore(public val folder: File) {
         val digests = listOfNotNull(readDigest(name, CURRENT), mark?.digest, readDigest(name, PREVIOUS))
         return digests.distinct().firstNotNullOfOrNull { digest ->
             val stored = load(name, digest) ?: return@firstNotNullOfOrNull null
-            if (mark == null || stored.version >= mark.version || allowRollback) return stored
+            val below = mark != null && stored.version < mark.version && digest != mark.rolledBackTo
+            if (mark == null || !below || allowRollback) return stored
             LOG.warning("version ${stored.version} of $name is here, but this device has had ${mark.version}")
             null
         }
@@ -198,8 +214,13 @@ public class BundleStore(public val folder: File) {
     internal fun digestsOf(name: String): Set<String> =
         listOfNotNull(readDigest(name, CURRENT), readDigest(name, PREVIOUS), mark(name)?.digest).toSet()
 
-    private fun raised(mark: Mark?, url: String, stored: StoredBundle): Mark {
+    /** The mark with [stored]; [lower]: it may go below it. */
+    private fun raised(mark: Mark?, url: String, stored: StoredBundle, lower: Boolean, rolledBack: Boolean): Mark {
         val addresses = (mark?.addresses.orEmpty() + address(url)).distinct().takeLast(ADDRESSES_MAX)
+        if (mark != null && mark.version > stored.version && !lower) {
+            val back = if (rolledBack) stored.digest else mark.rolledBackTo
+            return mark.copy(addresses = addresses, rolledBackTo = back)
+        }
         return Mark(stored.name, stored.version, stored.digest, addresses)
     }
 

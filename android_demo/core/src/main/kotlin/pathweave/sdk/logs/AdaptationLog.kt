@@ -5,6 +5,7 @@ import java.io.File
 import java.io.IOException
 import java.math.BigDecimal
 import java.math.MathContext
+import java.util.Locale
 import kotlin.math.abs
 import kotlinx.serialization.json.JsonArray
 import kotlinx.serialization.json.JsonElement
@@ -13,6 +14,8 @@ import kotlinx.serialization.json.JsonPrimitive
 import pathweave.sdk.InfeasibleBudgetError
 import pathweave.sdk.LOG
 import pathweave.sdk.UsageError
+import pathweave.sdk.delivery.Delivered
+import pathweave.sdk.delivery.Refusal
 import pathweave.sdk.files.JsonError
 import pathweave.sdk.files.JsonPlace
 import pathweave.sdk.files.LOG_MAX_BYTES
@@ -81,6 +84,26 @@ internal fun opened(subnet: Subnet, restored: Boolean): JsonObject = event(
     "subnet" to JsonPrimitive(subnet.toString()),
     "restored" to JsonPrimitive(restored),
     "plans_for" to JsonArray(emptyList()),
+)
+
+/** A bundle came from a server, or is the last good one, with the reason. */
+internal fun delivered(delivery: Delivered): JsonObject = event(
+    "delivered",
+    "how" to JsonPrimitive(delivery.source.name.lowercase(Locale.ROOT)),
+    "version" to JsonPrimitive(delivery.version),
+    "blobs_fetched" to JsonPrimitive(delivery.blobsFetched),
+    "bytes_fetched" to JsonPrimitive(delivery.bytesFetched),
+    "resumed" to JsonPrimitive(delivery.resumed),
+    "failure" to JsonPrimitive(delivery.failure),
+)
+
+/** A version that was offered is not used; the line's bundle is the one that is. */
+internal fun refused(refusal: Refusal, failure: String?): JsonObject = event(
+    "refused",
+    "version" to JsonPrimitive(refusal.version),
+    "digest" to JsonPrimitive(refusal.digest),
+    "reason" to JsonPrimitive(refusal.reason.text),
+    "failure" to JsonPrimitive(failure.orEmpty()),
 )
 
 /** All blocks were measured. */

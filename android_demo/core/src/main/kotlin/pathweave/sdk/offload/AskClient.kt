@@ -38,7 +38,7 @@ internal class AskClient(
     val model: RemoteModel,
     private val device: DeviceModel,
     private val listener: RequestListener? = null,
-    transport: Transport = HttpTransport(model.token),
+    transport: Transport = HttpTransport(model.token, model.server),
     private val clock: Clock = System::nanoTime,
     breaker: CircuitBreaker = CircuitBreaker(clock),
 ) : Closeable {
@@ -284,7 +284,7 @@ internal class TailClient(
     val model: RemoteModel,
     private val bundle: String,
     private val outputShape: List<Int>,
-    transport: Transport = HttpTransport(model.token),
+    transport: Transport = HttpTransport(model.token, model.server),
     clock: Clock = System::nanoTime,
     breaker: CircuitBreaker = CircuitBreaker(clock),
 ) : Closeable {

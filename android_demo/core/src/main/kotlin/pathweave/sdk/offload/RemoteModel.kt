@@ -259,7 +259,7 @@ private val MEASURING = Deadlines(idleS = 30.0, totalS = 60.0)
 internal class LinkProbe(
     private val model: RemoteModel,
     private val link: LinkEstimate,
-    private val transport: Transport = HttpTransport(model.token),
+    private val transport: Transport = HttpTransport(model.token, model.server),
     private val clock: Clock = System::nanoTime,
 ) {
     /** Probe once; a failure is told too, and never thrown. */

@@ -200,7 +200,7 @@ private class Choosing(
     /** The server's answers to all samples, and the way to it; null with a note if it does not answer. */
     private fun asked(client: AskClient): RemoteEvidence? = try {
         val model = client.model
-        val measured = measureUplink(HttpTransport(model.token), model.server)
+        val measured = measureUplink(HttpTransport(model.token, model.server), model.server)
         val logits = Tensor.joined((0 until inputs.count).chunked(model.maxBatch).map { answer(client, it) })
         val onceMs = median(List(TIMED) { timedMs { answer(client, listOf(0)) } })
         val sizeBytes = client.requestBytes(inputs.take(listOf(0), null), images(listOf(0)))

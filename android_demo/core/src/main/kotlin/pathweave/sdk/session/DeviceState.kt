@@ -13,6 +13,7 @@ import pathweave.sdk.StorageError
 import pathweave.sdk.UsageError
 import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.bundles.IDENTIFIER
+import pathweave.sdk.delivery.Delivered
 import pathweave.sdk.delivery.readSmall
 import pathweave.sdk.execution.rememberTested
 import pathweave.sdk.execution.untestedExits
@@ -31,9 +32,11 @@ import pathweave.sdk.live.PlanPool
 import pathweave.sdk.live.poolOf
 import pathweave.sdk.logs.AdaptationLog
 import pathweave.sdk.logs.adapted
+import pathweave.sdk.logs.delivered
 import pathweave.sdk.logs.opened
 import pathweave.sdk.logs.planChosen
 import pathweave.sdk.logs.profiled
+import pathweave.sdk.logs.refused
 import pathweave.sdk.policies.Found
 import pathweave.sdk.policies.planning.FRONT_FORMAT
 import pathweave.sdk.policies.planning.PlanFront
@@ -188,6 +191,12 @@ internal class DeviceState(folder: File, private var bundle: Bundle, private val
     fun saveFront(front: PlanFront): Unit = save(FRONT, encodeFront(front))
 
     fun logOpened(plan: Plan): Unit = log.write(opened(plan.subnet, restored = loadPlan() != null))
+
+    /** Log how the bundle came from a server, and what was refused for it. */
+    fun logDelivered(delivery: Delivered) {
+        log.write(delivered(delivery))
+        delivery.refused?.let { log.write(refused(it, delivery.failure)) }
+    }
 
     private fun profileName(conditions: Conditions, capBytes: Long?): String {
         val cap = capBytes?.let { "|$it" }.orEmpty()

@@ -48,7 +48,7 @@ internal class ServerOrigin(
 ) : Origin {
     override fun <T> fetched(bundle: Bundle, exits: Collection<String>, use: (Bundle, Long) -> T): T =
         ifPossible(store::installing).use { _: Closeable -> // until the new set is stored, no process deletes what was fetched
-            val tally = fetchExits(url, bundle, exits, store, HttpTransport(token))
+            val tally = fetchExits(url, bundle, exits, store, HttpTransport(token, url))
             use(bundle.withExits(exits), tally.bytes)
         }
 }

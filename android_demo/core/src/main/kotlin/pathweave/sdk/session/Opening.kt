@@ -24,6 +24,7 @@ import pathweave.sdk.delivery.DEADLINES
 import pathweave.sdk.delivery.Delivered
 import pathweave.sdk.delivery.DeliveryOptions
 import pathweave.sdk.delivery.DeliverySource
+import pathweave.sdk.delivery.Offered
 import pathweave.sdk.delivery.StoredBundle
 import pathweave.sdk.delivery.UploadResult
 import pathweave.sdk.delivery.collect
@@ -62,7 +63,8 @@ public fun storeIn(stateFolder: File): BundleStore = BundleStore(File(stateFolde
  *
  * [trust]: a public key, a key list ([loadTrust]), or null, which takes a bundle whatever key signed it. [stateFolder]:
  * the store and the results of self-tests lie there. [selfTest]: by default all blocks run on [runtime], with deadlines (SelfTesting.kt); an app may run it in a
- * process of its own.
+ * process of its own. A server that rolls releases out chooses this device's version by its [deviceId] and the options'
+ * tags. How the bundle came, and what was refused for it, is written to its adaptation log.
  *
  * @throws UsageError [url] is not an address.
  * @throws BundleError, TransferError, RuntimeFailedError, StorageError: and there is no last good bundle.
@@ -77,12 +79,13 @@ public fun openAt(
     selfTest: (Bundle) -> Unit = { runGuardedSelfTest(it, runtime) },
 ): OpenedBundle {
     val store = storeIn(stateFolder)
-    val kept = options.withKeptExits(stateFolder)
-    val opening = Opening(base(url), store, trust, kept) { bundle ->
+    val ofDevice = options.of(stateFolder)
+    val opening = Opening(base(url), store, trust, ofDevice) { bundle ->
         ready(bundle, stateFolder, runtime, selfTest)
     }
     val opened = ifPossible(store::installing).use {
-        val (bundle, delivered) = opening.openFetched { fetchBundle(url, store, trust, token, kept) }
+        val (bundle, delivered) = opening.openFetched { fetchBundle(url, store, trust, token, ofDevice) }
+        DeviceState(stateFolder, bundle, runtime).logDelivered(delivered)
         val lease = store.lease(bundle.manifest.name, bundle.digest)
         OpenedBundle(bundle, delivered, stateFolder, lease, ServerOrigin(url, store, token))
     }
@@ -90,8 +93,8 @@ public fun openAt(
     return opened
 }
 
-/** The exits that the device decided to keep, or else those that are wanted. */
-private fun DeliveryOptions.withKeptExits(stateFolder: File) = DeliveryOptions(
+/** With the exits that the device decided to keep, or else those that are wanted, and with its name. */
+private fun DeliveryOptions.of(stateFolder: File) = DeliveryOptions(
     allowRollback,
     deadlines,
     updateDeadlines,
@@ -100,6 +103,8 @@ private fun DeliveryOptions.withKeptExits(stateFolder: File) = DeliveryOptions(
     stopped,
     exits = { name, digest -> loadExits(stateFolder, name, digest) ?: exits(name, digest) },
     wallClockS,
+    device ?: { deviceId(stateFolder) },
+    tags,
 )
 
 private fun ready(bundle: Bundle, stateFolder: File, runtime: Runtime, selfTest: (Bundle) -> Unit) {
@@ -180,7 +185,8 @@ private class Opening(
             return openKept(otherGood(delivered) ?: throw error, delivered, error)
         }
         try {
-            store.rememberGood(url, bundle.manifest.name, bundle.digest, options.allowRollback)
+            val name = bundle.manifest.name
+            store.rememberGood(url, name, bundle.digest, options.allowRollback, delivered.rollbackFrom)
         } catch (error: PathweaveError) { // another process was faster with a newer one; a full disk
             if (error !is BundleError && error !is StorageError) throw error
             otherGood(delivered)?.let { return openKept(it, delivered, error) }
@@ -200,6 +206,8 @@ private class Opening(
             version = kept.version,
             source = DeliverySource.KEPT,
             failure = error.message,
+            rollbackFrom = null,
+            refused = Offered(delivered.version, delivered.digest).refused(error, kept),
             error = error,
         )
     }
@@ -280,7 +288,8 @@ internal fun failed(error: PathweaveError): WorkResult.Failed {
  * Fetches, verifies and self-tests the bundle at [url], and makes it the last good one. The model that is open stays
  * as it is; [openStored] gives the new one from then on. After a failure the last good bundle, if there is one, stays.
  *
- * [open]: by default [openAt] with all the time of a first download, since no user waits for it.
+ * [tags]: of this device, as in [DeliveryOptions]. [open]: by default [openAt] with all the time of a first download, since
+ * no user waits for it.
  */
 public class UpdateWork(
     private val url: String,
@@ -288,8 +297,9 @@ public class UpdateWork(
     private val trust: Trust?,
     private val token: String? = null,
     private val constraints: WorkConstraints = WorkConstraints(),
+    private val tags: Map<String, String>? = null,
     private val open: (stopped: () -> Boolean) -> OpenedBundle = { stopped ->
-        val options = DeliveryOptions(updateDeadlines = DEADLINES, stopped = stopped)
+        val options = DeliveryOptions(updateDeadlines = DEADLINES, stopped = stopped, tags = tags)
         openAt(url, stateFolder, trust, token, options = options)
     },
 ) {

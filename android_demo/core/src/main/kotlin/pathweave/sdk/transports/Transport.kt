@@ -12,6 +12,7 @@ import java.io.IOException
 import java.io.InputStream
 import java.net.ConnectException
 import java.net.HttpURLConnection
+import java.net.MalformedURLException
 import java.net.NoRouteToHostException
 import java.net.ProtocolException
 import java.net.SocketTimeoutException
@@ -84,9 +85,20 @@ internal interface Transport {
     ): T = send("GET", url, headers, null, deadlines, maxBytes, use)
 }
 
-/** HTTP to the one server that [token] belongs to; redirects are not followed, so that it goes nowhere else. */
-internal class HttpTransport(private val token: String?, private val clock: Clock = System::nanoTime) : Transport {
+/**
+ * HTTP; redirects are not followed. [token] goes to the origin of [server] alone.
+ *
+ * @throws UsageError the token cannot be sent, or there is no address of a server for it.
+ */
+internal class HttpTransport(
+    private val token: String?,
+    server: String? = null,
+    private val clock: Clock = System::nanoTime,
+) : Transport {
+    private val origin = server?.let { originOf(base(it)) }
+
     init {
+        if (token != null && origin == null) throw UsageError("a token needs the address of its server")
         if (token != null && !Regex("[\\x21-\\x7e]+").matches(token)) {
             throw UsageError("the token is empty or has a space or a character that is not printable ASCII")
         }
@@ -140,7 +152,7 @@ internal class HttpTransport(private val token: String?, private val clock: Cloc
         connection.setRequestProperty("User-Agent", "pathweave")
         connection.setRequestProperty("Accept-Encoding", "identity") // ranges and lengths count plain bytes
         for ((name, value) in headers) connection.setRequestProperty(name, value)
-        token?.let { connection.setRequestProperty("Authorization", "Bearer $it") }
+        if (token != null && originOf(url) == origin) connection.setRequestProperty("Authorization", "Bearer $token")
         return connection
     }
 }
@@ -247,6 +259,7 @@ private const val BUNDLES = "/v1/bundles/"
 private const val EXAMPLE = "an address looks like https://models.example.org/v1/bundles/NAME"
 private const val SHOWN_CHARACTERS = 200
 private const val MAX_PORT = 65_535
+private val SCHEMES = listOf("http", "https")
 private val HOST_AND_PORT = Regex("(?:\\[[0-9a-fA-F:.]+]|[A-Za-z0-9._-]+)(?::([0-9]{0,5}))?") // names may have underscores
 private val PRINTABLE = Regex("[\\x21-\\x7e]+")
 
@@ -262,7 +275,7 @@ internal fun base(url: String): String {
         throw notAnAddress(url)
     }
     val authority = parts.rawAuthority.orEmpty()
-    if (parts.scheme?.lowercase() !in listOf("http", "https") || !PRINTABLE.matches(url)) throw notAnAddress(url)
+    if (parts.scheme?.lowercase() !in SCHEMES || !PRINTABLE.matches(url)) throw notAnAddress(url)
     if ('@' in authority) {
         throw UsageError(
             "the address of ${authority.substringAfterLast('@')} contains a user name or a password",
@@ -289,6 +302,18 @@ public fun serverAndName(url: String): Pair<String, String> {
         throw UsageError("${shown(url)} is not the address of a bundle at a server", "it ends in /v1/bundles/NAME")
     }
     return server to name
+}
+
+/** Scheme, host and port of [url] in lower case, to which a token is bound; null if it is no address of http or https. */
+internal fun originOf(url: String): String? {
+    val parts = try {
+        URL(url)
+    } catch (_: MalformedURLException) {
+        return null
+    }
+    val port = if (parts.port < 0) parts.defaultPort else parts.port
+    val usable = parts.protocol in SCHEMES && parts.host.isNotEmpty() && port <= MAX_PORT && PRINTABLE.matches(url)
+    return if (usable) "${parts.protocol}://${parts.host}:$port".lowercase() else null
 }
 
 private fun notAnAddress(url: String) = UsageError("'${shown(url)}' is not an address", EXAMPLE)

@@ -36,7 +36,7 @@ class LogUploadWorkTest {
     @AfterEach
     fun stop() = server.close()
 
-    /** Opens what the server has: one line in the log of that version. */
+    /** Opens what the server has: two lines in the log of that version, how it came and that it was opened. */
     private fun opened(): File {
         val opened = openAt(url, state, Contract.key, runtime = NoRuntime, selfTest = {})
         return AdaptiveModel.open(opened, stateFolder = state).use { logPath(state, it.bundle) }
@@ -50,9 +50,9 @@ class LogUploadWorkTest {
         }
         val other = File(state, "reference-more-${"0".repeat(16)}/adaptation.jsonl")
         AdaptationLog(other, "b".repeat(64), "none").write(jsonOf("event" to JsonPrimitive("of another bundle")))
-        assertEquals(WorkResult.Uploaded(UploadResult(2, 0)), work.run({ good }))
-        assertEquals(WorkResult.Uploaded(UploadResult(0, 2)), work.run({ good }))
-        assertEquals(logs.map { it.readText().trim() }.toSet(), keeper.lines)
+        assertEquals(WorkResult.Uploaded(UploadResult(4, 0)), work.run({ good }))
+        assertEquals(WorkResult.Uploaded(UploadResult(0, 4)), work.run({ good }))
+        assertEquals(logs.flatMap { it.readLines() }.toSet(), keeper.lines)
         assertEquals(setOf(deviceId(state)), keeper.posts.map { it.headers["pathweave-device"] }.toSet())
         assertEquals(setOf("Bearer secret"), keeper.posts.map { it.headers["authorization"] }.toSet())
     }
