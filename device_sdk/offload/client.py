@@ -102,8 +102,9 @@ def request_overhead_bytes(model: str) -> int:
 class InferenceClient:
     """Sends inference requests for one model to one server. Thread-safe.
 
-    ``base_url``: the part before ``/v2``. Each request has a unique id. A reply is accepted only if it repeats the id
-    and matches the model's metadata, so stale or mismatched replies are refused.
+    ``base_url``: the part before ``/v2``. ``version``: of the model; None for the one that the server chooses. Each
+    request has a unique id. A reply is accepted only if it repeats the id and matches the model's metadata, so stale or
+    mismatched replies are refused.
 
     Raises:
         UsageError: ``base_url`` is not an address.
@@ -115,11 +116,12 @@ class InferenceClient:
         model: str,
         transport: Transport,
         *,
+        version: int | None = None,
         max_reply_bytes: int = MAX_REPLY_BYTES,
         clock: Clock = time.monotonic,
     ) -> None:
         self._base = base(base_url) + "/v2"
-        self._url = f"{self._base}/models/{quote(model, safe='')}"
+        self._url = f"{self._base}/models/{quote(model, safe='')}" + ("" if version is None else f"/versions/{version}")
         self._model = model
         self._transport = transport
         self._max_reply_bytes = max_reply_bytes

@@ -128,14 +128,22 @@ class ServerWait:
     """Measures how much longer than planned a busy server takes for a tail. Sends zeros instead of activations.
 
     Args:
-        cut: the cut point where the tail begins; ``bundle``: the digest; ``output_shape``: of the bundle's output.
+        cut: the cut point where the tail begins; ``bundle``: the digest, and its ``version``; ``output_shape``: of the
+            bundle's output.
     """
 
     def __init__(
-        self, model: RemoteModel, tail: PlannedTail, *, cut: CutPoint, bundle: str, output_shape: Sequence[int]
+        self,
+        model: RemoteModel,
+        tail: PlannedTail,
+        *,
+        cut: CutPoint,
+        bundle: str,
+        output_shape: Sequence[int],
+        version: int | None = None,
     ) -> None:
         quick = dataclasses.replace(model, timeout_s=min(model.timeout_s, _TIMEOUT_S))
-        self._client = TailClient(quick, bundle=bundle, output_shape=output_shape)
+        self._client = TailClient(quick, bundle=bundle, output_shape=output_shape, version=version)
         zeros = tuple(np.zeros((1, *spec.shape), np.float32) for spec in cut.tensors)
         self._activations = Activations(bundle, tail.position, tail.tail, zeros)
         self._bits, self._planned_s = tail.bits, tail.planned_ms / 1e3

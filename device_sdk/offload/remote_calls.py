@@ -123,12 +123,17 @@ def default_transport(model: RemoteModel) -> Transport:
 
 
 def make_client(
-    model: RemoteModel, transport: Transport, *, output_shape: Sequence[int], clock: Clock
+    model: RemoteModel,
+    transport: Transport,
+    *,
+    output_shape: Sequence[int],
+    clock: Clock,
+    version: int | None = None,
 ) -> InferenceClient:
     """A client whose reply limit fits outputs of ``output_shape`` for ``max_batch`` samples, within a bound."""
     values = min(model.max_batch, 2**20) * math.prod(output_shape)
     limit = _REPLY_BYTES + min(_REPLY_BYTES_PER_VALUE * values, _MOST_REPLY_BYTES)
-    return InferenceClient(model.server, model.model, transport, max_reply_bytes=limit, clock=clock)
+    return InferenceClient(model.server, model.model, transport, version=version, max_reply_bytes=limit, clock=clock)
 
 
 def checked_logits(output: Array, *, samples: int, shape: Sequence[int]) -> Array:

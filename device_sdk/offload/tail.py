@@ -95,7 +95,8 @@ def runs_tails(model: str) -> bool:
 class TailClient:
     """Runs tails of ``bundle`` (its digest) at a server. Never raises, never exceeds the time-out.
 
-    ``output_shape``: of the bundle's output, without the batch.
+    ``version``: of the bundle: a server in a rollout has several. ``output_shape``: of the bundle's output, without the
+    batch.
 
     Raises:
         UsageError: there is no transport for the server's URL.
@@ -107,6 +108,7 @@ class TailClient:
         *,
         bundle: str,
         output_shape: Sequence[int],
+        version: int | None = None,
         transport: Transport | None = None,
         breaker: CircuitBreaker | None = None,
         clock: Clock = time.monotonic,
@@ -115,7 +117,7 @@ class TailClient:
         self._bundle = bundle
         self._output_shape = tuple(output_shape)
         self._transport = transport or default_transport(model)
-        self._client = make_client(model, self._transport, output_shape=output_shape, clock=clock)
+        self._client = make_client(model, self._transport, output_shape=output_shape, clock=clock, version=version)
         self._calls = RemoteCalls(timeout_s=model.timeout_s, breaker=breaker, clock=clock)
         self._metadata: ModelMetadata | None = None
 

@@ -69,7 +69,8 @@ class RemoteAnswers:
             )
         if running:
             shape = self._bundle.manifest.cut_points[-1].tensors[0].shape
-            tail = TailClient(running[0], bundle=self._bundle.digest, output_shape=shape)
+            version = self._bundle.manifest.version
+            tail = TailClient(running[0], bundle=self._bundle.digest, output_shape=shape, version=version)
             with self._lock:
                 replaced, self._tail = self._tail, tail
                 self._answering.pop(Splitting, None)
@@ -135,6 +136,7 @@ class RemoteAnswers:
                 tail,
                 cut=cuts[tail.position],
                 bundle=self._bundle.digest,
+                version=self._bundle.manifest.version,
                 output_shape=cuts[-1].tensors[0].shape,
             )
         return LinkProbe(connected.model, link, wait)

@@ -95,8 +95,8 @@ class BatchQueue:
     """Admits up to ``limit`` concurrent requests and runs up to ``max_batch`` rows of one model together.
 
     ``client_share``: maximum requests per client; None for no limit; ``shares``: holds it together with other servers.
-    ``places``: batches that run at the same time once there are as many requests. ``observe``: told the rows of each batch that begins, and the
-    seconds that the requests waited whose first rows are in it.
+    ``places``: batches that run at the same time once there are as many requests. ``observe``: told the rows of each
+    batch that begins, and the seconds that the requests waited whose first rows are in it.
     """
 
     def __init__(

@@ -218,7 +218,8 @@ def _timed_calls(
         overhead_bytes=request_overhead_bytes(model.model),
         sends_input=False,
     )
-    client = TailClient(model, bundle=bundle.digest, output_shape=bundle.manifest.cut_points[-1].tensors[0].shape)
+    shape = bundle.manifest.cut_points[-1].tensors[0].shape
+    client = TailClient(model, bundle=bundle.digest, output_shape=shape, version=bundle.manifest.version)
     with contextlib.closing(client):
         return call_handling(
             client,

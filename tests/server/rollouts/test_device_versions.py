@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -9,9 +11,12 @@ from device_sdk.delivery.assignment import Assignment
 from device_sdk.errors import StorageError
 from device_sdk.offload.open_inference import InferRequest, NamedTensor, decode_response, encode_request
 from device_sdk.offload.packing import Activations, pack
+from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.offload.tail import TailClient
 from device_sdk.supernet.plan import Edge
 from server.rollouts.device_versions import DeviceVersions
 from server.state.folder_bundles import FolderBundles
+from tests.device_sdk.tiny_bundle import CLASSES
 
 STAGED = {"stages": [{"percent": 0, "devices": ["new"]}, {"percent": 100}]}
 NEW = {"Pathweave-Device": "new"}
@@ -112,3 +117,15 @@ def test_while_the_database_is_away_what_is_known_stands(bundles):
     now[0], assigned.away = 60.0, True
     assert versions.find("tiny", "a").version == 1
     assert versions.find("tiny", "never seen").version == 2
+
+
+def test_a_client_of_tails_has_its_own_version_served_during_a_rollout(fleet, tiny_bundle):
+    fleet.start(STAGED)
+    tensor = np.zeros((1, *tiny_bundle.supernet.cut_points[4].tensors[0].shape), np.float32)
+    remote = RemoteModel(server=fleet.server.url, model="tiny:tail", privacy="activations", timeout_s=20.0)
+    for version in (1, 2):
+        digest = fleet.digests[version]
+        client = TailClient(remote, bundle=digest, output_shape=(len(CLASSES),), version=version)
+        with contextlib.closing(client):
+            reply = client.run(Activations(digest, 4, (Edge("o4"),), (tensor,)))
+        assert reply.output is not None, reply.failure

@@ -278,17 +278,18 @@ internal fun runsTails(model: String): Boolean = model.endsWith(TAIL)
 /**
  * Runs tails of [bundle] (its digest) at a server. Never throws, never exceeds the time-out.
  *
- * [outputShape]: of the bundle's output, without the batch.
+ * [version]: of the bundle: a server in a rollout has several. [outputShape]: of the bundle's output, without the batch.
  */
 internal class TailClient(
     val model: RemoteModel,
     private val bundle: String,
     private val outputShape: List<Int>,
+    version: Long? = null,
     transport: Transport = HttpTransport(model.token, model.server),
     clock: Clock = System::nanoTime,
     breaker: CircuitBreaker = CircuitBreaker(clock),
 ) : Closeable {
-    private val client = makeClient(model, transport, outputShape, clock)
+    private val client = makeClient(model, transport, outputShape, clock, version)
     private val calls = RemoteCalls(model.timeoutS, clock, breaker)
 
     @Volatile

@@ -54,7 +54,7 @@ internal fun sidesFit(shape: List<Int>, wanted: List<Int>): Boolean =
 /**
  * Sends inference requests for one [model] to one server. Thread-safe.
  *
- * [baseUrl]: the part before `/v2`. Each request has a unique id. A reply is accepted only if it repeats the id and matches
+ * [baseUrl]: the part before `/v2`. [version]: of the model; null for the one that the server chooses. Each request has a unique id. A reply is accepted only if it repeats the id and matches
  * the model's metadata, so stale or mismatched replies are refused. A request whose connection is cut is sent once
  * more: the server may have closed one that was kept.
  *
@@ -66,9 +66,10 @@ internal class InferenceClient(
     private val transport: Transport,
     private val maxReplyBytes: Long,
     private val clock: Clock = System::nanoTime,
+    version: Long? = null,
 ) {
     private val server = base(baseUrl) + "/v2"
-    private val url = "$server/models/${quoted(model)}"
+    private val url = "$server/models/${quoted(model)}" + (version?.let { "/versions/$it" } ?: "")
 
     /**
      * The model's metadata, within [timeoutS].

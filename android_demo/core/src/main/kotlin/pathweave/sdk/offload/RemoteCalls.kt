@@ -26,12 +26,18 @@ private const val MOST_BATCH = 1 shl 20
 private const val FAILURE_CHARACTERS = 300
 
 /** A client whose reply limit fits outputs of [outputShape] for `maxBatch` samples, within a bound. */
-internal fun makeClient(model: RemoteModel, transport: Transport, outputShape: List<Int>, clock: Clock): InferenceClient {
+internal fun makeClient(
+    model: RemoteModel,
+    transport: Transport,
+    outputShape: List<Int>,
+    clock: Clock,
+    version: Long? = null,
+): InferenceClient {
     val values = outputShape.fold(minOf(model.maxBatch, MOST_BATCH).toLong()) { product, extent ->
         minOf(product * extent, MOST_REPLY_BYTES)
     }
     val limit = REPLY_BYTES + minOf(REPLY_BYTES_PER_VALUE * values, MOST_REPLY_BYTES)
-    return InferenceClient(model.server, model.model, transport, limit, clock)
+    return InferenceClient(model.server, model.model, transport, limit, clock, version)
 }
 
 /** A reply's output as float32 values of [samples] times [shape]. Throws ProtocolError for another shape or overflow. */

@@ -60,6 +60,7 @@ public class Remote internal constructor(
     internal var before: () -> Unit = {}
 
     private val digest = bundle.digest
+    private val version = bundle.manifest.version
     private val device = bundle.offered.let { manifest ->
         DeviceModel(
             manifest.task.classNames,
@@ -102,7 +103,7 @@ public class Remote internal constructor(
         synchronized(answering) {
             if (runsTails(model.model)) {
                 old = tail
-                tail = TailClient(model, digest, device.outputShape)
+                tail = TailClient(model, digest, device.outputShape, version)
                 answering.remove(SPLITTING)
             } else {
                 old = client
