@@ -1,0 +1,56 @@
+/** A state in which every screen has something to show, the same on every machine. */
+package pathweave.demo
+
+import kotlin.math.exp
+import pathweave.sdk.data.Image
+import pathweave.sdk.logs.LogLine
+import pathweave.sdk.supernet.ImageSize
+
+private const val SIDE = 28
+
+private val plans = List(40) { number ->
+    val ms = 1.1 + 0.08 * number
+    PlanPoint(ms, 0.965 - 0.3 * exp(-ms) - 0.012 * (number * 7 % 5))
+}
+
+private val chosen = plans[9]
+
+private val adapted = Adapted(
+    measuredMs = chosen.latencyMs,
+    fullMs = 4.4,
+    accuracy = 0.934,
+    fullAccuracy = 0.948,
+    leftOut = 3,
+    withExits = true,
+    limitMs = 1.95,
+    picture = AdaptationPicture(plans, chosen, PlanPoint(4.4, 0.962), limitMs = 1.95),
+)
+
+/** A seven, roughly. */
+private val seven = Image(
+    ByteArray(SIDE * SIDE) { at ->
+        val (row, column) = at / SIDE to at % SIDE
+        val bar = row in 5..8 && column in 7..20
+        val leg = row in 9..23 && column in (20 - (row - 8) / 2 - 3)..(20 - (row - 8) / 2)
+        (if (bar || leg) 255 else 16).toByte()
+    },
+    ImageSize(SIDE, SIDE), 1,
+)
+
+private val log = listOf(
+    LogLine(0, "2026-03-01T09:14:05.120Z", "adapted", mapOf("latency_ms" to "1.82", "accuracy" to "0.934", "plan" to "\"s3-e7\"")),
+    LogLine(0, "2026-03-01T09:13:40.004Z", "profiled", mapOf("blocks" to "36")),
+    LogLine(0, "2026-03-01T09:13:02.771Z", "opened", mapOf("bundle" to "\"reference\"", "version" to "1")),
+)
+
+/** Everything was done that can be done. The plan and what is open are as before. */
+fun AppState.everything(): AppState = copy(
+    ranges = BudgetRanges(SliderRange(1.1, 8.8), SliderRange(0.4, 6.0)),
+    pictures = Pictures(count = 120, labelled = 117),
+    adapted = adapted,
+    classified = Classified(seven, "seven", 0.973, "exit", 0.84),
+    figures = LiveFigures(sources = mapOf("subnet" to 41, "exit" to 87), switches = 2, tooLate = 1),
+    watching = true,
+    log = log,
+    notice = null,
+)
