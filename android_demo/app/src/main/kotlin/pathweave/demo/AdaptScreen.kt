@@ -1,6 +1,7 @@
 package pathweave.demo
 
 import android.app.Activity
+import android.graphics.Rect
 import android.graphics.Typeface
 import android.text.InputType
 import android.view.View
@@ -37,6 +38,7 @@ class AdaptScreen(
     private val exits = limits.switch(R.string.consider_exits)
     private val adapt = limits.button(R.string.adapt, main = true) { app.adapt(positions, exits.view.isChecked) }
     private val positions get() = BudgetPositions(latency.position, memory.position, energy.position)
+    private var shown: Adapted? = null
     private val resultCard = column.card(R.string.result_title) { add(result.view) }
 
     init {
@@ -67,8 +69,9 @@ class AdaptScreen(
             state.ranges?.let { activity.words(R.string.profiled, activity.number(it.fullMs)) }
                 ?: activity.words(R.string.not_profiled),
         )
-        listOf(pictures, folder).forEach { it.need(state.missing(Action.ADD_PICTURES), said = it === pictures) }
+        listOf(pictures, folder).forEach { it.need(state.missing(Action.ADD_PICTURES), said = false) }
         clear.need(state.missing(Action.CLEAR_PICTURES), said = false)
+        clear.view.setVisible(state.pictures.count > 0)
         counted.say(activity.words(R.string.pictures_counted, state.pictures.count, state.pictures.labelled))
         for (slider in listOf(latency, memory, energy)) {
             slider.setEnabled(state.missing(Action.LIMIT) == null)
@@ -77,8 +80,16 @@ class AdaptScreen(
         energy.setVisible(state.ranges?.energyMj != null)
         exits.need(state.missing(Action.EXITS), said = state.opened != null)
         adapt.need(state.missing(Action.ADAPT, positions))
-        resultCard.setVisible(state.adapted != null)
-        state.adapted?.let(result::show)
+        showResult(state.adapted)
+    }
+
+    /** A new result comes into view, above what led to it. */
+    private fun showResult(adapted: Adapted?) {
+        resultCard.setVisible(adapted != null)
+        if (adapted == null || adapted == shown) return
+        shown = adapted
+        result.show(adapted)
+        resultCard.post { resultCard.requestRectangleOnScreen(Rect(0, 0, resultCard.width, resultCard.height)) }
     }
 }
 

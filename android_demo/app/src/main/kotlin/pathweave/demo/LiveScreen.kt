@@ -58,7 +58,7 @@ class LiveScreen(
 
     override fun show(state: AppState) {
         pick.need(state.missing(Action.CLASSIFY))
-        camera.need(state.missing(Action.CAMERA))
+        camera.need(state.missing(Action.CAMERA), said = false)
         camera.view.isChecked = state.live == LiveSource.CAMERA
         pictures.need(state.missing(Action.LIVE_PICTURES), said = state.opened != null)
         pictures.view.isChecked = state.live == LiveSource.PICTURES
@@ -70,7 +70,7 @@ class LiveScreen(
     }
 
     private fun showMode(state: AppState) {
-        exits.need(state.missing(Action.EXITS))
+        exits.need(state.missing(Action.EXITS), said = state.opened != null)
         exits.view.isChecked = state.plan?.exits?.any { it.decides } == true
         ask.need(state.missing(Action.ASK), said = state.opened != null)
         ask.view.isChecked = state.asks

@@ -61,7 +61,7 @@ class MainActivity : Activity() {
 
     private fun content(): View {
         val column = Column(this)
-        screens.forEach { column.add(it.view) }
+        screens.forEach { column.add(it.view, gapDp = 0) }
         val margin = dp(MARGIN_DP)
         column.view.setPadding(margin, margin, margin, margin)
         scroll.addView(Narrow(this).apply { addView(column.view) })

@@ -52,8 +52,8 @@ class StatusBar(private val context: Context, cancelled: () -> Unit) {
         val progress = state.progress
         bar.isIndeterminate = progress == null
         progress?.let { bar.progress = (it.share * PROGRESS_STEPS).toInt() }
-        bar.contentDescription = words.text
         words.say(listOfNotNull(busy?.let { busyWords(it, progress) }, state.notice?.let(::noticeWords)).joinToString("\n"))
+        bar.contentDescription = words.text
     }
 
     private fun busyWords(busy: Busy, progress: AdaptationProgress?): String = when (progress?.stage) {

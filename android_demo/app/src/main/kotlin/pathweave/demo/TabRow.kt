@@ -63,7 +63,7 @@ private class Tab(context: Context) : TextView(context) {
         minHeight = context.dp(TOUCH_DP)
         isClickable = true
         isFocusable = true
-        setSingleLine()
+        maxLines = 1
         setPadding(context.dp(SIDE_DP), 0, context.dp(SIDE_DP), 0)
         background = context.touched(context.rounded(palette.background, SIDE_DP), SIDE_DP)
         mark(false)

@@ -17,6 +17,7 @@ import android.widget.TextView
 const val MARGIN_DP: Int = 16
 const val TOUCH_DP: Int = 48 // least height of what can be touched
 private const val GAP_DP = 8
+private const val CARD_GAP_DP = 12 // below, so that a hidden card leaves no gap
 private const val CARD_RADIUS_DP = 16
 private const val FIELD_RADIUS_DP = 8
 private const val BUTTON_RADIUS_DP = 24
@@ -51,7 +52,9 @@ class Column(private val context: Context) {
         inner.view.setPadding(margin, margin, margin, margin)
         inner.add(text(TITLE_SP, title)).typeface = Typeface.create("sans-serif-medium", Typeface.NORMAL)
         inner.fill()
-        return add(inner.view, MARGIN_DP - GAP_DP / 2)
+        add(inner.view, gapDp = 0)
+        (inner.view.layoutParams as LinearLayout.LayoutParams).bottomMargin = context.dp(CARD_GAP_DP)
+        return inner.view
     }
 
     private fun text(sizeSp: Float, words: Int? = null, colour: Int = palette.text) = TextView(context).apply {
@@ -73,6 +76,8 @@ class Column(private val context: Context) {
             id = label
             hint?.let(::setHint)
             inputType = InputType.TYPE_CLASS_TEXT or kind
+            typeface = Typeface.DEFAULT // those of passwords have another
+            textAlignment = View.TEXT_ALIGNMENT_VIEW_START
             textSize = TEXT_SP
             setTextColor(palette.text)
             setHintTextColor(palette.quiet)
@@ -95,6 +100,7 @@ class Column(private val context: Context) {
             text = context.words(words)
             id = words
             textSize = TEXT_SP
+            textAlignment = View.TEXT_ALIGNMENT_VIEW_START
             minimumHeight = context.dp(TOUCH_DP)
             setTextColor(palette.states(palette.text, palette.quiet))
             setSwitchPadding(context.dp(MARGIN_DP))

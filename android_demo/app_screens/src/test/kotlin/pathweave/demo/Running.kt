@@ -7,14 +7,17 @@ import android.os.Looper
 import android.view.View
 import android.view.ViewGroup
 import android.widget.TextView
+import java.time.Duration
 import org.junit.runners.model.FrameworkMethod
 import org.robolectric.RobolectricTestRunner
 import org.robolectric.RuntimeEnvironment
 import org.robolectric.Shadows.shadowOf
 import org.robolectric.internal.bytecode.InstrumentationConfiguration
+import org.robolectric.shadows.ShadowChoreographer
 
 private const val DEADLINE_NS = 60_000_000_000L
 private const val POLL_MS = 10L
+private val FRAME = Duration.ofMillis(16)
 
 /** ONNX Runtime's native library is loaded once, outside of Robolectric's class loaders, of which each framework has one. */
 class AppRunner(test: Class<*>) : RobolectricTestRunner(test) {
@@ -26,8 +29,8 @@ val app: PathweaveApp get() = RuntimeEnvironment.getApplication() as PathweaveAp
 
 val state: AppState get() = app.model.state.value
 
-/** Runs what was posted to the main thread. */
-fun idle(): Unit = shadowOf(Looper.getMainLooper()).idle()
+/** Runs what was posted to the main thread, and one frame. */
+fun idle(): Unit = shadowOf(Looper.getMainLooper()).idleFor(FRAME)
 
 /** Waits, as work in the background goes on, until [condition] holds; fails after a minute with what the app shows then. */
 fun waitFor(what: String, condition: () -> Boolean) {
@@ -40,8 +43,13 @@ fun waitFor(what: String, condition: () -> Boolean) {
     idle()
 }
 
-/** A phone with memory to spare; Robolectric's has none, and the app would page blocks. */
-fun giveMemory() {
+/**
+ * A phone with memory to spare, where Robolectric's has none and the app would page blocks; and one that draws a frame when
+ * [idle] is called, where an animation without an end would keep Robolectric's busy for ever.
+ */
+fun preparePhone() {
+    ShadowChoreographer.setPaused(true)
+    ShadowChoreographer.setFrameDelay(FRAME)
     val manager = app.getSystemService(Context.ACTIVITY_SERVICE) as ActivityManager
     shadowOf(manager).setMemoryInfo(
         ActivityManager.MemoryInfo().apply {
@@ -68,3 +76,6 @@ fun MainActivity.press(text: Int) {
     named(text).performClick()
     idle()
 }
+
+/** Whether any view on screen shows these words. */
+fun MainActivity.shows(words: String): Boolean = views().filterIsInstance<TextView>().any { words in it.text }

@@ -7,6 +7,7 @@ import org.junit.After
 import org.junit.Assert.assertFalse
 import org.junit.Assert.assertTrue
 import org.junit.Assert.fail
+import org.junit.Before
 import org.junit.Test
 import org.junit.runner.RunWith
 import org.robolectric.Robolectric
@@ -24,6 +25,9 @@ private val NAMES = listOf("bundle", "adapt", "live", "log")
 @Config(sdk = [35], qualifiers = PHONE)
 class ScreensTest {
     private val unlike = ArrayList<String>()
+
+    @Before
+    fun prepare() = preparePhone()
 
     @After
     fun close() = app.model.close()
@@ -72,6 +76,17 @@ class ScreensTest {
             shown(activity, tab)
             compare(activity, "empty-${NAMES[tab]}")
         }
+        if (unlike.isNotEmpty()) fail(unlike.joinToString("\n"))
+    }
+
+    @Test
+    fun `while it adapts, and after it failed`() {
+        val activity = withEverything()
+        shown(activity, 1)
+        app.model.state.change { it.adapting() }
+        compare(activity, "adapting")
+        app.model.state.change { it.copy(busy = null, progress = null, notice = Notice.Failed("no plan keeps 0.2 ms\nthe nearest takes 0.9 ms")) }
+        compare(activity, "failed")
         if (unlike.isNotEmpty()) fail(unlike.joinToString("\n"))
     }
 
