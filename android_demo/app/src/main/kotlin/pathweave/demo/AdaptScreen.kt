@@ -39,6 +39,7 @@ class AdaptScreen(
     private val adapt = limits.button(R.string.adapt, main = true) { app.adapt(positions, exits.view.isChecked) }
     private val positions get() = BudgetPositions(latency.position, memory.position, energy.position)
     private var shown: Adapted? = null
+    private var begun = false // what was there from the beginning does not move the screen
     private val resultCard = column.card(R.string.result_title) { add(result.view) }
 
     init {
@@ -81,6 +82,7 @@ class AdaptScreen(
         exits.need(state.missing(Action.EXITS), said = state.opened != null)
         adapt.need(state.missing(Action.ADAPT, positions))
         showResult(state.adapted)
+        begun = true
     }
 
     /** A new result comes into view, above what led to it. */
@@ -89,7 +91,7 @@ class AdaptScreen(
         if (adapted == null || adapted == shown) return
         shown = adapted
         result.show(adapted)
-        resultCard.post { resultCard.requestRectangleOnScreen(Rect(0, 0, resultCard.width, resultCard.height)) }
+        if (begun) resultCard.post { resultCard.requestRectangleOnScreen(Rect(0, 0, resultCard.width, resultCard.height)) }
     }
 }
 

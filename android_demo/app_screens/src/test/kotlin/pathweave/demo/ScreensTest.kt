@@ -1,8 +1,8 @@
 package pathweave.demo
 
 import android.graphics.Canvas
-import android.graphics.Rect
 import android.graphics.Paint
+import android.graphics.Rect
 import org.junit.After
 import org.junit.Assert.assertFalse
 import org.junit.Assert.assertTrue
@@ -106,7 +106,7 @@ class ScreensTest {
 
     @Test
     @Config(qualifiers = "w760dp-h360dp-land-hdpi")
-    fun `across`() = compareAll("across", listOf(1))
+    fun across() = compareAll("across", listOf(1))
 
     @Test
     @Config(sdk = [26])

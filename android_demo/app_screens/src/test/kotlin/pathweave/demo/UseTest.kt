@@ -5,6 +5,7 @@ import android.app.Activity
 import android.content.Intent
 import android.content.pm.PackageManager
 import android.os.Bundle
+import android.view.accessibility.AccessibilityNodeInfo
 import android.widget.EditText
 import android.widget.SeekBar
 import android.widget.Switch
@@ -54,10 +55,19 @@ class UseTest {
 
     private fun switch(name: Int) = activity.views().first { it.id == name } as Switch
 
-    /** A person's finger, where [SeekBar.setProgress] would be the app's. */
+    /** As by TalkBack or a keyboard. */
     private fun slide(name: Int, position: Int) {
-        slider(name).progress = position
-        app.model.state.change { it }
+        val value = Bundle().apply { putFloat(AccessibilityNodeInfo.ACTION_ARGUMENT_PROGRESS_VALUE, position.toFloat()) }
+        slider(name).performAccessibilityAction(AccessibilityNodeInfo.AccessibilityAction.ACTION_SET_PROGRESS.id, value)
+        idle()
+    }
+
+    /** The screen turns: Android ends the activity and begins another with what it kept. */
+    private fun turn() {
+        val kept = Bundle()
+        controller.saveInstanceState(kept).pause().stop().destroy()
+        RuntimeEnvironment.setQualifiers("+land")
+        controller = Robolectric.buildActivity(MainActivity::class.java).setup(kept)
         idle()
     }
 
@@ -129,9 +139,7 @@ class UseTest {
         addPictures(60)
         adapt()
         waitFor("the adaptation to begin") { state.busy == Busy.ADAPTING }
-        RuntimeEnvironment.setQualifiers("+land")
-        controller.recreate()
-        idle()
+        turn()
         waitFor("its end") { state.busy == null }
         assertNotNull("${state.notice}", state.adapted)
         assertTrue(activity.views().any { it is AdaptationChart })
@@ -158,11 +166,10 @@ class UseTest {
         field(R.string.address).setText("https://bundles.example/v1/bundles/digits")
         openFolder()
         activity.press(R.string.tab_adapt)
+        profile()
         field(R.string.label).setText("red")
         slide(R.string.memory_no_limit, 40)
-        RuntimeEnvironment.setQualifiers("+land")
-        controller.recreate()
-        idle()
+        turn()
         assertEquals("red", field(R.string.label).text.toString())
         assertEquals(40, slider(R.string.memory_no_limit).progress)
         activity.press(R.string.tab_bundle)
