@@ -106,7 +106,7 @@ class LiveScreen(
         if (image === shown) return
         shown = image
         val drawn = image?.let { BitmapDrawable(activity.resources, bitmapOf(it)) }
-        drawn?.isFilterBitmap = image != null && minOf(image.size.height, image.size.width) >= COARSE
+        drawn?.isFilterBitmap = minOf(image.size.height, image.size.width) >= COARSE
         picture.setImageDrawable(drawn)
     }
 

@@ -64,13 +64,11 @@ class MainActivity : Activity() {
         screens.forEach { column.add(it.view, gapDp = 0) }
         val margin = dp(MARGIN_DP)
         column.view.setPadding(margin, margin, margin, margin)
-        scroll.addView(Narrow(this).apply {
-            addView(column.view)
-            isFocusableInTouchMode = true // or the first field has the focus, and Android 8 scrolls to it
-            importantForAccessibility = View.IMPORTANT_FOR_ACCESSIBILITY_NO
-        })
+        scroll.addView(Narrow(this).apply { addView(column.view) })
         return LinearLayout(this).apply {
             orientation = LinearLayout.VERTICAL
+            isFocusableInTouchMode = true // or the first field has the focus, and Android 8 scrolls to it
+            importantForAccessibility = View.IMPORTANT_FOR_ACCESSIBILITY_NO
             addView(tabs, MATCH_PARENT, WRAP_CONTENT)
             addView(scroll, LinearLayout.LayoutParams(MATCH_PARENT, 0, 1f))
             addView(status.view, MATCH_PARENT, WRAP_CONTENT)

@@ -109,10 +109,6 @@ class ScreensTest {
     fun across() = compareAll("across", listOf(1))
 
     @Test
-    @Config(sdk = [26])
-    fun `on Android 8`() = compareAll("android8", listOf(1))
-
-    @Test
     fun `a tab that no longer shows that it is selected is a difference`() {
         val activity = withEverything()
         shown(activity, 1)
