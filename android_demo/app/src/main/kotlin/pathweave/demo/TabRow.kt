@@ -83,6 +83,6 @@ private class Tab(context: Context) : TextView(context) {
 
     override fun onInitializeAccessibilityNodeInfo(info: AccessibilityNodeInfo) {
         super.onInitializeAccessibilityNodeInfo(info)
-        info.className = Button::class.java.name // what it is, for who does not see it
+        info.className = Button::class.java.name // TalkBack names the role
     }
 }
