@@ -24,7 +24,7 @@ help:
 	@echo "make demo          package a small network, serve it, adapt it to three simulated devices (about 2 minutes)"
 	@echo "make test          the quick tests of Python; PYTEST_ARGS: only these"
 	@echo "make test-android  Kotlin's tests: 5 minutes, and a JDK and Maven"
-	@echo "make test-app      runs the Android app on the JVM: 3 minutes, and aapt2 too"
+	@echo "make test-app      runs the Android app on the JVM; needs a JDK, Maven and aapt2"
 	@echo "make test-all      all tests of both languages, the slow ones as well, as CI does"
 	@echo "make test-faults   the 18 promises, tried with real faults (8 minutes); FAULTS_ARGS: only these, or for longer"
 	@echo "make lint          ruff, mypy, import arrows"
