@@ -8,6 +8,7 @@ kotlin {
         jvmTarget = org.jetbrains.kotlin.gradle.dsl.JvmTarget.fromTarget(libs.versions.jvmTarget.get())
         allWarningsAsErrors = true
     }
+    sourceSets.test { kotlin.srcDir("src/fakes/kotlin") } // tests of the screens use them too
 }
 
 java {

@@ -1,11 +1,15 @@
 package pathweave.demo
 
 import android.app.Activity
+import android.graphics.Typeface
+import android.graphics.drawable.BitmapDrawable
 import android.view.View
 import android.widget.ImageView
 import pathweave.sdk.data.Image
 
-private const val PICTURE_DP = 240
+private const val PICTURE_DP = 200
+private const val COARSE = 64 // pixels; smaller pictures show their pixels instead of a blur
+private const val ANSWER_SP = 26f
 
 /** What the model says about a picture, or about one after the other. [useCamera]: asks for it, if need be. */
 class LiveScreen(
@@ -15,61 +19,101 @@ class LiveScreen(
     useCamera: () -> Unit,
 ) : Screen {
     private val column = Column(activity)
-    private val camera = column.box(R.string.live_camera) { if (it) useCamera() else app.setLive(null) }
-    private val pictures = column.box(R.string.live_pictures) { app.setLive(if (it) LiveSource.PICTURES else null) }
-    private val pick = column.button(R.string.pick) { pickPicture() }
-    private val exits = column.box(R.string.use_exits) { app.useExits(it) }
-    private val ask = column.box(R.string.ask_server) { app.askServer(it) }
-    private val deadline = column.slider(R.string.deadline, ::deadlineWords) { position ->
+    private val answer = Column(activity)
+    private val picture = answer.add(ImageView(activity), height = activity.dp(PICTURE_DP))
+    private val label = answer.words(ANSWER_SP).apply { typeface = Typeface.create("sans-serif-medium", Typeface.NORMAL) }
+    private val source = answer.help()
+    private val pick = answer.button(R.string.pick, main = true) { pickPicture() }
+    private val running = Column(activity)
+    private val camera = running.switch(R.string.live_camera) { if (it) useCamera() else app.setLive(null) }
+    private val pictures = running.switch(R.string.live_pictures) { app.setLive(if (it) LiveSource.PICTURES else null) }
+    private val figures = running.help()
+    private val mode = Column(activity)
+    private val exits = mode.switch(R.string.use_exits) { app.useExits(it) }
+    private val ask = mode.switch(R.string.ask_server) { app.askServer(it) }
+
+    init {
+        mode.help(R.string.ask_help)
+    }
+
+    private val deadline = mode.slider(R.string.no_deadline, ::deadlineWords) { position ->
         app.setMode(app.state.value.mode.copy(deadlineMs = DEADLINES_MS.at(position)))
     }
-    private val anytime = column.box(R.string.anytime) { app.setMode(app.state.value.mode.copy(anytime = it)) }
-    private val picture = column.add(ImageView(activity), activity.dp(PICTURE_DP))
-    private val words = column.text()
+    private val anytime = mode.switch(R.string.anytime) { app.setMode(app.state.value.mode.copy(anytime = it)) }
+    private val plan = mode.help()
     private var shown: Image? = null
+
+    init {
+        column.card(R.string.answer_title) { add(answer.view) }
+        column.card(R.string.live_title) { add(running.view) }
+        column.card(R.string.how_title) { add(mode.view) }
+    }
 
     override val view: View get() = column.view
 
     private fun deadlineWords(position: Int): String {
-        val limitMs = DEADLINES_MS.at(position) ?: return activity.getString(R.string.no_deadline)
-        return activity.getString(R.string.deadline, limitMs)
+        val limitMs = DEADLINES_MS.at(position) ?: return activity.words(R.string.no_deadline)
+        return activity.words(R.string.deadline, activity.number(limitMs))
     }
 
     override fun show(state: AppState) {
-        camera.isChecked = state.live == LiveSource.CAMERA
-        pictures.isChecked = state.live == LiveSource.PICTURES
-        exits.isChecked = state.plan?.exits?.any { it.decides } == true
-        ask.isChecked = state.asks
-        ask.isEnabled = state.ready && !state.offline && state.opened?.fromServer == true
-        anytime.isChecked = state.mode.anytime
+        pick.need(state.missing(Action.CLASSIFY))
+        camera.need(state.missing(Action.CAMERA), said = false)
+        camera.view.isChecked = state.live == LiveSource.CAMERA
+        pictures.need(state.missing(Action.LIVE_PICTURES), said = state.opened != null)
+        pictures.view.isChecked = state.live == LiveSource.PICTURES
+        showAnswer(if (state.live == null) state.classified else state.figures.last)
+        val counted = state.figures.count + state.figures.tooLate > 0
+        figures.setVisible(counted)
+        if (counted) figures.say(figureWords(state.figures))
+        showMode(state)
+    }
+
+    private fun showMode(state: AppState) {
+        exits.need(state.missing(Action.EXITS), said = state.opened != null)
+        exits.view.isChecked = state.plan?.exits?.any { it.decides } == true
+        ask.need(state.missing(Action.ASK), said = state.opened != null)
+        ask.view.isChecked = state.asks
+        anytime.view.isChecked = state.mode.anytime
         deadline.moveTo(DEADLINES_MS.positionOf(state.mode.deadlineMs))
-        listOf(camera, pictures).forEach { it.isEnabled = state.opened != null }
-        listOf(pick, exits).forEach { it.isEnabled = state.ready }
-        val last = if (state.live == null) state.classified else state.figures.last
+        deadline.say()
+        plan.say(
+            listOfNotNull(
+                state.plan?.let { activity.words(R.string.plan, planText(it)) },
+                activity.words(if (state.watching) R.string.watching else R.string.not_watching),
+            ).joinToString("\n"),
+        )
+    }
+
+    private fun showAnswer(last: Classified?) {
+        label.say(
+            when {
+                last == null -> activity.words(R.string.no_answers)
+                else -> last.label ?: activity.words(R.string.no_answer)
+            },
+        )
+        label.textSize = if (last == null) TEXT_SP else ANSWER_SP
+        source.setVisible(last != null)
+        if (last != null) {
+            source.say(activity.words(R.string.answer, percent(last.confidence), last.source, activity.number(last.latencyMs)))
+            picture.contentDescription = activity.words(R.string.picture_described, label.text)
+        }
         showPicture(last?.image)
-        words.text = listOfNotNull(
-            last?.let(::answerWords),
-            state.figures.takeIf { it.count + it.tooLate > 0 }?.let(::figureWords),
-            state.plan?.let { activity.getString(R.string.plan, planText(it)) },
-            activity.getString(if (state.watching) R.string.watching else R.string.not_watching),
-        ).joinToString("\n\n")
     }
 
     private fun showPicture(image: Image?) {
+        picture.setVisible(image != null)
         if (image === shown) return
         shown = image
-        picture.setImageBitmap(image?.let(::bitmapOf))
-    }
-
-    private fun answerWords(answer: Classified): String {
-        val said = answer.label ?: activity.getString(R.string.no_answer)
-        return activity.getString(R.string.answer, said, percent(answer.confidence), answer.source, answer.latencyMs)
+        val drawn = image?.let { BitmapDrawable(activity.resources, bitmapOf(it)) }
+        drawn?.isFilterBitmap = minOf(image.size.height, image.size.width) >= COARSE
+        picture.setImageDrawable(drawn)
     }
 
     private fun figureWords(figures: LiveFigures): String = listOf(
-        activity.getString(R.string.live_counts, figures.count, figures.medianMs ?: 0.0, figures.tooLate),
-        activity.getString(R.string.live_asks, figures.asked, figures.answeredByServer),
-        activity.getString(R.string.live_switches, figures.switches),
-        figures.sources.entries.joinToString(", ") { (source, count) -> "$source: $count" },
+        activity.words(R.string.live_counts, figures.count, activity.number(figures.medianMs ?: 0.0), figures.tooLate),
+        activity.words(R.string.live_asks, figures.asked, figures.answeredByServer),
+        activity.words(R.string.live_switches, figures.switches),
+        figures.sources.entries.joinToString(" · ") { (source, count) -> "$source: $count" },
     ).joinToString("\n")
 }

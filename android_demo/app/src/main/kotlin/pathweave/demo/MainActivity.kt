@@ -2,6 +2,7 @@ package pathweave.demo
 
 import android.Manifest
 import android.app.Activity
+import android.content.Context
 import android.content.Intent
 import android.content.pm.PackageManager
 import android.net.Uri
@@ -9,10 +10,9 @@ import android.os.Bundle
 import android.view.View
 import android.view.ViewGroup.LayoutParams.MATCH_PARENT
 import android.view.ViewGroup.LayoutParams.WRAP_CONTENT
-import android.widget.Button
+import android.widget.FrameLayout
 import android.widget.LinearLayout
 import android.widget.ScrollView
-import android.widget.TextView
 import java.io.File
 
 private const val PICK_PICTURE = 1
@@ -30,13 +30,16 @@ class MainActivity : Activity() {
     private val live by lazy { LiveScreen(this, app, { choose(PICK_PICTURE) }, ::useCamera) }
     private val log by lazy { LogScreen(this, app) }
     private val screens by lazy { listOf(bundle, adapt, live, log) }
-    private lateinit var status: TextView
+    private val tabs by lazy { TabRow(this, listOf(R.string.tab_bundle, R.string.tab_adapt, R.string.tab_live, R.string.tab_log), ::select) }
+    private val status by lazy { StatusBar(this) { app.cancel() } }
+    private val scroll by lazy { ScrollView(this) }
     private var tab = 0
 
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
         setContentView(content())
-        select(savedInstanceState?.getInt(TAB) ?: 0)
+        drawBehindBars()
+        show(savedInstanceState?.getInt(TAB) ?: 0)
     }
 
     override fun onSaveInstanceState(outState: Bundle) {
@@ -57,40 +60,54 @@ class MainActivity : Activity() {
     }
 
     private fun content(): View {
-        val tabs = LinearLayout(this)
-        val names = listOf(R.string.tab_bundle, R.string.tab_adapt, R.string.tab_live, R.string.tab_log)
-        for ((number, name) in names.withIndex()) {
-            val button = Button(this).apply {
-                setText(name)
-                setOnClickListener { select(number) }
-            }
-            tabs.addView(button, LinearLayout.LayoutParams(0, WRAP_CONTENT, 1f))
-        }
-        status = TextView(this).apply { setTextIsSelectable(true) }
         val column = Column(this)
-        column.add(status)
-        screens.forEach { column.add(it.view) }
-        val scroll = ScrollView(this).apply { addView(column.view) }
+        screens.forEach { column.add(it.view, gapDp = 0) }
+        val margin = dp(MARGIN_DP)
+        column.view.setPadding(margin, margin, margin, margin)
+        scroll.addView(Narrow(this).apply { addView(column.view) })
         return LinearLayout(this).apply {
             orientation = LinearLayout.VERTICAL
+            isFocusableInTouchMode = true // or the first field has the focus, and Android 8 scrolls to it
+            importantForAccessibility = View.IMPORTANT_FOR_ACCESSIBILITY_NO
             addView(tabs, MATCH_PARENT, WRAP_CONTENT)
             addView(scroll, LinearLayout.LayoutParams(MATCH_PARENT, 0, 1f))
+            addView(status.view, MATCH_PARENT, WRAP_CONTENT)
+        }
+    }
+
+    /** Keeps controls out from under the system's bars, the cut-out and the keyboard, where Android draws the app behind them. */
+    @Suppress("DEPRECATION") // the replacements need API 30
+    private fun drawBehindBars() {
+        val root = scroll.parent as View
+        root.setBackgroundColor(Palette.of(this).background)
+        root.setOnApplyWindowInsetsListener { _, insets ->
+            root.setPadding(
+                insets.systemWindowInsetLeft, insets.systemWindowInsetTop, insets.systemWindowInsetRight, insets.systemWindowInsetBottom,
+            )
+            insets.consumeSystemWindowInsets()
+        }
+        window.navigationBarColor = Palette.of(this).background
+        if (!Palette.isNight(this)) {
+            window.decorView.systemUiVisibility = window.decorView.systemUiVisibility or View.SYSTEM_UI_FLAG_LIGHT_NAVIGATION_BAR
         }
     }
 
     private fun select(number: Int) {
+        scroll.scrollTo(0, 0)
+        show(number)
+    }
+
+    private fun show(number: Int) {
         tab = number
-        for ((at, screen) in screens.withIndex()) screen.view.visibility = if (at == tab) View.VISIBLE else View.GONE
+        tabs.mark(tab)
+        for ((at, screen) in screens.withIndex()) screen.view.setVisible(at == tab)
         if (screens[tab] === log) app.showLog()
         show(app.state.value)
     }
 
     private fun show(state: AppState) {
         screens[tab].show(state)
-        status.text = listOfNotNull(
-            state.busy?.let { getString(words(it)) },
-            state.notice?.let(::words),
-        ).joinToString("\n")
+        status.show(state)
     }
 
     private fun useCamera() {
@@ -133,25 +150,15 @@ class MainActivity : Activity() {
             PICK_BUNDLE -> app.openCopied(bundle.trusted) { copyBundle(resolver, uri, copied) }
         }
     }
+}
 
-    private fun words(busy: Busy): Int = when (busy) {
-        Busy.OPENING -> R.string.opening
-        Busy.COPYING -> R.string.copying
-        Busy.READING -> R.string.reading
-        Busy.CLASSIFYING -> R.string.classifying
-        Busy.PROFILING -> R.string.stage_profile
-        Busy.ADAPTING -> R.string.adapting
-        Busy.PLANNING -> R.string.planning
-        Busy.SENDING -> R.string.sending
-    }
+private const val WIDEST_DP = 600
 
-    private fun words(notice: Notice): String = when (notice) {
-        is Notice.Failed -> notice.text
-        is Notice.Kept -> getString(R.string.kept, notice.reason)
-        Notice.Interrupted -> getString(R.string.interrupted)
-        Notice.Cancelled -> getString(R.string.cancelled)
-        is Notice.PicturesRead -> getString(R.string.pictures_read, notice.count, notice.unread)
-        is Notice.LogSent -> getString(R.string.log_sent, notice.accepted, notice.duplicates)
-        Notice.NoServer -> getString(R.string.no_server)
+/** No wider than is good to read, in the middle of a wider screen. */
+private class Narrow(context: Context) : FrameLayout(context) {
+    override fun onMeasure(widthSpec: Int, heightSpec: Int) {
+        val spare = maxOf(0, MeasureSpec.getSize(widthSpec) - context.dp(WIDEST_DP)) / 2
+        setPadding(spare, 0, spare, 0)
+        super.onMeasure(widthSpec, heightSpec)
     }
 }

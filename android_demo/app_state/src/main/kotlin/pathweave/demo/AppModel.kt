@@ -22,7 +22,9 @@ import pathweave.sdk.data.fitted
 import pathweave.sdk.logs.readLog
 import pathweave.sdk.policies.AdaptationProgress
 import pathweave.sdk.policies.AdaptationStage
+import pathweave.sdk.policies.Found
 import pathweave.sdk.profile
+import pathweave.sdk.profiling.Profile
 import pathweave.sdk.session.DeviceConditions
 import pathweave.sdk.session.Signal
 import pathweave.sdk.session.WorkConstraints
@@ -33,6 +35,7 @@ import pathweave.sdk.supernet.Goal
 import pathweave.sdk.supernet.Hard
 import pathweave.sdk.supernet.Kind
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.Supernet
 
 private const val EARLY_CONFIDENCE = 0.9
 private const val LONGEST_MEAN_MS = 1000.0 // of a plan that asks the server
@@ -182,14 +185,7 @@ class AppModel(
         try {
             val inputs = current.inputs(samples.images)
             val found = current.adapt(inputs, goal, kinds, samples.labels, onProgress = ::showProgress)
-            val shown = Adapted(
-                found.measured?.latencyMs,
-                found.measured?.fullMs,
-                found.heldOut?.accuracy,
-                found.fullAccuracy,
-                samples.leftOut,
-                withExits = found.plan.exits.any { it.decides },
-            )
+            val shown = adaptedBy(found, current.profile(), current.bundle.supernet, samples.leftOut)
             state.change { it.copy(adapted = shown) }
         } finally {
             bundles.adapting = false
@@ -358,6 +354,17 @@ private fun prepared(current: AdaptiveModel, image: Image): Image {
     val preprocessing = current.bundle.manifest.preprocessing
     return fitted(withChannels(image, preprocessing.channels), preprocessing)
 }
+
+private fun adaptedBy(found: Found, profile: Profile, supernet: Supernet, leftOut: Int) = Adapted(
+    found.measured?.latencyMs,
+    found.measured?.fullMs,
+    found.heldOut?.accuracy,
+    found.fullAccuracy,
+    leftOut,
+    withExits = found.plan.exits.any { it.decides },
+    limitMs = found.goal.latencyMs,
+    picture = pictureOf(found, supernet.original, profile.costModel().cost(supernet.original).latencyMs),
+)
 
 /** An error in one line, and one of advice. */
 internal fun textOf(error: PathweaveError): String = listOfNotNull(error.message, error.hint).joinToString("\n")

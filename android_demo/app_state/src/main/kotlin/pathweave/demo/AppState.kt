@@ -20,7 +20,7 @@ data class Opened(
     val fromServer: Boolean,
 )
 
-/** What an adaptation found, in milliseconds and shares of right answers; null: not known. */
+/** What an adaptation found, in milliseconds and shares of right answers; null: not known. [limitMs]: what was allowed. */
 data class Adapted(
     val measuredMs: Double?,
     val fullMs: Double?,
@@ -28,6 +28,8 @@ data class Adapted(
     val fullAccuracy: Double?,
     val leftOut: Int,
     val withExits: Boolean,
+    val limitMs: Double? = null,
+    val picture: AdaptationPicture? = null,
 )
 
 /** The pictures that are kept for adapting. */

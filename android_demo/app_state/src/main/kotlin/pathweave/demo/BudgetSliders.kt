@@ -56,6 +56,9 @@ data class BudgetPositions(
  * [watts]: mean power while the model runs; null where there is no meter, and then there is no energy slider.
  */
 data class BudgetRanges(val latencyMs: SliderRange, val memoryMb: SliderRange, val watts: Double? = null) {
+    /** The latency of the full model, in milliseconds. */
+    val fullMs: Double get() = latencyMs.most / LATENCY_MARGIN
+
     /** Millijoules per answer. */
     val energyMj: SliderRange? = watts?.let { SliderRange(it * latencyMs.least, it * latencyMs.most) }
 

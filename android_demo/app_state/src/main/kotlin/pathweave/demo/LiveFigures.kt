@@ -26,7 +26,7 @@ fun classified(image: Image, answer: Answer): Classified =
  * Figures over the answers since it began.
  *
  * [sources]: how many answers came from where, as [Answer.source] names it; [switches]: how often another plan answered
- * than the time before; [tooLate]: pictures without an answer by the deadline.
+ * than the time before; [tooLate]: pictures without an answer by the deadline; [recentMs]: latencies of the last answers.
  */
 data class LiveFigures(
     val last: Classified? = null,
@@ -34,7 +34,7 @@ data class LiveFigures(
     val sources: Map<String, Int> = emptyMap(),
     val switches: Int = 0,
     val tooLate: Int = 0,
-    private val recentMs: List<Double> = emptyList(),
+    val recentMs: List<Double> = emptyList(),
 ) {
     /** Pictures that were answered. */
     val count: Int get() = sources.values.sum()
