@@ -122,18 +122,31 @@ def _check_rows(rows: int, max_rows: int) -> None:
 def _find(services: Services, model: str, version: str | None) -> OfferedModel:
     """A model in a version by number, else in that of the device that asks, as rollouts say."""
     name = bundle_of(model)
-    versions = services.bundles.listing().bundles.get(name, ())
-    served: ServedBundle | None = None
-    if versions:
-        by_number = {str(one.version): one for one in versions}
-        served = bundle_for_sender(services, name) if version is None else by_number.get(version)
-        if served is None:
-            known = ", ".join(by_number)
-            raise NotFoundError(f"there is no version {version!r:.40} of {model[:80]}; there is {known:.200}")
-    found = None if served is None else offered(served.bundle, model)
+    if version is None:
+        try:
+            served = bundle_for_sender(services, name)
+        except NotFoundError:
+            raise _no_model(model) from None
+    else:
+        served = _by_number(services, model, version)
+    found = offered(served.bundle, model)
     if found is None:
-        raise NotFoundError(f"there is no model {model[:80]!r}")
+        raise _no_model(model)
     return found
+
+
+def _by_number(services: Services, model: str, version: str) -> ServedBundle:
+    by_number = {str(one.version): one for one in services.bundles.listing().bundles.get(bundle_of(model), ())}
+    if not by_number:
+        raise _no_model(model)
+    if version not in by_number:
+        known = ", ".join(by_number)
+        raise NotFoundError(f"there is no version {version!r:.40} of {model[:80]}; there is {known:.200}")
+    return by_number[version]
+
+
+def _no_model(model: str) -> NotFoundError:
+    return NotFoundError(f"there is no model {model[:80]!r}")
 
 
 def _of_packet(services: Services, found: OfferedModel, asked: InferRequest) -> OfferedModel:
