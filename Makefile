@@ -18,13 +18,14 @@ BENCH_ARGS ?=
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo test test-all test-android test-app test-arm test-faults lint format bench
+.PHONY: help demo test test-all test-android test-app test-arm apk test-faults lint format bench
 
 help:
 	@echo "make demo          package a small network, serve it, adapt it to three simulated devices (about 2 minutes)"
 	@echo "make test          the quick tests of Python; PYTEST_ARGS: only these"
 	@echo "make test-android  Kotlin's tests: 5 minutes, and a JDK and Maven"
 	@echo "make test-app      runs the Android app on the JVM; needs a JDK, Maven and aapt2"
+	@echo "make apk           a signed debug APK of the app, without Android's SDK; needs aapt2, zipalign and apksigner"
 	@echo "make test-arm      the device SDK on an emulated ARM processor; needs Debian's packages"
 	@echo "make test-all      all tests of both languages, the slow ones as well, as CI does"
 	@echo "make test-faults   the 18 promises, tried with real faults (8 minutes); FAULTS_ARGS: only these, or for longer"
@@ -37,7 +38,7 @@ demo: $(INSTALLED)
 
 test: MARKED := not slow
 ifeq ($(PYTEST_ARGS),)
-test-all: test-android test-app test-arm
+test-all: test-android test-app apk test-arm
 endif
 test test-all: $(INSTALLED)
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "$(MARKED)" $(PYTEST_ARGS)
@@ -47,6 +48,9 @@ test-android:
 
 test-app:
 	@android_demo/test.sh app
+
+apk:
+	@android_demo/apk.sh
 
 test-arm: $(INSTALLED)
 	@tests/arm/run.sh

@@ -40,4 +40,5 @@ else
     rm -rf {core,app_state}/target/surefire-reports
     "${mvn[@]}" --activate-profiles app-check test
     echo "$(passed core app_state); the app compiles"
+    if command -v zip >/dev/null; then ./shrunk.sh; else echo "not run on the core as R8 shrinks it: there is no zip"; fi
 fi

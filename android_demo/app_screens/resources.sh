@@ -16,7 +16,7 @@ sed -e 's/<manifest /<manifest package="pathweave.demo" /' \
     -e "s|<application|<uses-sdk android:minSdkVersion=\"$min_sdk\" android:targetSdkVersion=\"$target_sdk\" />\n    <application|" \
     ../app/src/main/AndroidManifest.xml > "$made/AndroidManifest.xml"
 aapt2 compile --dir ../app/src/main/res -o "$made/compiled.zip"
-aapt2 link -I "$framework" --manifest "$made/AndroidManifest.xml" --java "$made/java" -o "$made/app.apk" "$made/compiled.zip" \
+aapt2 link -I "$framework" --manifest "$made/AndroidManifest.xml" --java "$made/java" --proguard "$made/kept.pro" -o "$made/app.apk" "$made/compiled.zip" \
     2> "$made/link.log" || { cat "$made/link.log" >&2; exit 1; }
 
 cat > target/classes/com/android/tools/test_config.properties <<EOF

@@ -22,16 +22,7 @@ GUIDE = ROOT / "docs" / "guide" / "embed_in_an_android_app.md"
 POM = "{http://maven.apache.org/POM/4.0.0}"
 VERSION = "0.1.0"
 URL = "https://code.example.org/pathweave"
-PROGUARD = """<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>sample</groupId> <artifactId>shrinking</artifactId> <version>1</version>
-  <dependencies>
-    <dependency>
-      <groupId>com.guardsquare</groupId> <artifactId>proguard-base</artifactId> <version>7.8.1</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
+R8 = "8.7.18"
 DEPENDENCIES = {  # all there are: name -> its property in the pom that is built from
     "org.jetbrains.kotlin:kotlin-stdlib": "kotlin.version",
     "org.jetbrains.kotlinx:kotlinx-serialization-json-jvm": "serialization.version",
@@ -95,37 +86,34 @@ def test_the_sample_compiles_against_it_and_runs(sample: tuple[Path, list[str]],
 def test_shrunk_by_the_rules_in_the_jar_the_sample_still_runs(
     repository: Path, installed: Path, sample: tuple[Path, list[str]], tmp_path: Path
 ) -> None:
-    """ProGuard stands in for R8, which is not on Maven Central; both read the same rules."""
-    jmods = Path(os.environ.get("JAVA_HOME") or Path(shutil.which("javac") or "").resolve().parents[1]) / "jmods"
-    if not jmods.is_dir():
-        pytest.skip("this JDK has no jmods to shrink against")
-    (tmp_path / "pom.xml").write_text(PROGUARD)
-    output = f"-Dmdep.outputFile={tmp_path / 'proguard.txt'}"
-    maven(repository, tmp_path, "org.apache.maven.plugins:maven-dependency-plugin:3.9.0:build-classpath", output)
     classes, jars = sample
+    maven(
+        repository,
+        ANDROID / "sample",
+        "org.apache.maven.plugins:maven-dependency-plugin:3.9.0:copy",
+        f"-Dartifact=com.android.tools:r8:{R8}",
+        f"-DoutputDirectory={tmp_path}",
+    )
     with zipfile.ZipFile(installed / f"pathweave-core-{VERSION}.jar") as jar:
-        (tmp_path / "core.pro").write_bytes(jar.read("META-INF/proguard/pathweave-core.pro"))
+        rules = jar.read("META-INF/proguard/pathweave-core.pro").decode()
+    keep = "-keep class SampleKt { public static void main(java.lang.String[]); }\n-ignorewarnings\n-dontoptimize\n"
+    (tmp_path / "rules.pro").write_text(rules + keep)
+    shutil.make_archive(str(tmp_path / "sample"), "zip", classes)
     onnxruntime = next(jar for jar in jars if Path(jar).name.startswith("onnxruntime-"))
-    options = [
-        f"-injars {classes}",
-        *(f"-injars {jar}(!META-INF/versions/**,!META-INF/*.SF,!META-INF/*.RSA)" for jar in jars if jar != onnxruntime),
-        f"-libraryjars {onnxruntime}(!META-INF/versions/**)",  # kept whole by the rules; Android's has other files
-        *(f"-libraryjars {jmods / name}.jmod(!**.jar;!module-info.class)" for name in ("java.base", "java.logging")),
-        "-outjars shrunk.jar",
-        "-keep class SampleKt { public static void main(java.lang.String[]); }",
-        "-dontoptimize",
-        "-dontnote",
-        "-ignorewarnings",  # of what only other platforms have
-        "-include core.pro",
-    ]
-    (tmp_path / "options.pro").write_text("\n".join(options))
-    proguard = (tmp_path / "proguard.txt").read_text().strip()
-    command = ["java", "-XX:TieredStopAtLevel=1", "-cp", proguard, "proguard.ProGuard", "@options.pro"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
     shrunk = tmp_path / "shrunk.jar"
+    home = os.environ.get("JAVA_HOME") or str(Path(shutil.which("javac") or "").resolve().parents[1])
+    command = ["java", "-cp", str(tmp_path / f"r8-{R8}.jar"), "com.android.tools.r8.R8", "--classfile", "--release"]
+    command += ["--lib", home, "--classpath", onnxruntime, "--pg-conf", str(tmp_path / "rules.pro")]
+    command += ["--output", str(shrunk), str(tmp_path / "sample.zip"), *(jar for jar in jars if jar != onnxruntime)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert shrunk.stat().st_size < 0.2 * sum(Path(jar).stat().st_size for jar in jars if jar != onnxruntime)
-    answer_of([shrunk, onnxruntime], tmp_path)
+    unsigned = tmp_path / "unsigned.jar"  # Bouncy Castle's signature is of the classes before
+    with zipfile.ZipFile(shrunk) as found, zipfile.ZipFile(unsigned, "w", zipfile.ZIP_DEFLATED) as kept:
+        for name in found.namelist():
+            if not name.endswith((".SF", ".RSA", ".DSA")):
+                kept.writestr(name, found.read(name))
+    assert unsigned.stat().st_size < 0.2 * sum(Path(jar).stat().st_size for jar in jars if jar != onnxruntime)
+    answer_of([unsigned, onnxruntime], tmp_path)
 
 
 def test_its_pom_stands_alone_and_says_what_a_repository_asks_for(installed: Path) -> None:

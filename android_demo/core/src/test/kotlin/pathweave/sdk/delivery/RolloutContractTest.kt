@@ -75,7 +75,7 @@ class RolloutContractTest {
     }
 
     @Test
-    fun `answers are read alike, and what is none is refused`() {
+    fun `answers are read alike and what is none is refused`() {
         for (case in cases("assignments", least = 20)) {
             check(case, case["case"].text) {
                 val found = decodeAssignment(case["answer"].text.toByteArray())

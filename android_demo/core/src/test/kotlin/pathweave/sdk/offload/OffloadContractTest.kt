@@ -67,7 +67,7 @@ class OffloadContractTest {
     }
 
     @Test
-    fun `replies are read, and refused, alike`() {
+    fun `replies are read and refused alike`() {
         for (case in vectors["responses"].items) {
             val (body, length) = case["body"].bytes to case["header_length"].orNull { it.int }
             val shown = String(body, Charsets.ISO_8859_1)
@@ -123,7 +123,7 @@ class OffloadContractTest {
     }
 
     @Test
-    fun `images are sent as they are, recovered from tensors, or resized`() {
+    fun `images are sent as they are or recovered from tensors or resized`() {
         for (case in vectors["inputs"].items) {
             val pixels = case["pixels"].bytes
             val images = pixels.toList().chunked(60).map { Image(it.toByteArray(), ImageSize(4, 5), 3) }
@@ -216,7 +216,7 @@ class OffloadContractTest {
     }
 
     @Test
-    fun `the same plan is the best on each network, at the same cost`() {
+    fun `the same plan is the best on each network at the same cost`() {
         for (case in vectors["fronts"].items) {
             val front: PlanFront = decodeFront(case["json"].text.toByteArray())
             assertEquals(case["json"].text, String(encodeFront(front)))

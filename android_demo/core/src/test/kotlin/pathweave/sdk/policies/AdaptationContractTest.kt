@@ -171,7 +171,7 @@ class AdaptationContractTest {
     }
 
     @Test
-    fun `a profile that Python wrote predicts the same here, and is written the same`() {
+    fun `a profile that Python wrote predicts the same here and is written the same`() {
         val model = profile.costModel()
         for ((subnet, latencyMs) in vectors["predicted_ms"].jsonObject) {
             assertEquals(latencyMs.jsonPrimitive.double, model.latencyMs(subnetOf(subnet)), 1e-12)
@@ -180,7 +180,7 @@ class AdaptationContractTest {
     }
 
     @Test
-    fun `the fits of latency and memory are Python's`() {
+    fun `the fits of latency and memory are those of Python`() {
         val (subnets, measured) = profile.fitted.map { it.subnet } to profile.fitted.map { it.measuredMs }
         val blocksMs = profile.edges.mapValues { it.value.latencyMs }
         val latency = fitLatency(Adaptations.bundle.supernet, blocksMs, subnets, measured)

@@ -88,7 +88,7 @@ class PriorContractTest {
     }
 
     @Test
-    fun `logits are corrected as in Python, in tensors and by sample`() {
+    fun `logits are corrected as in Python in tensors and by sample`() {
         for (case in vectors["corrected"].items) {
             val (logits, prior) = rows(case["logits"]) to prior(case["prior"])
             val expected = rows(case["corrected"]).map { it.toList() }
@@ -128,7 +128,7 @@ class PriorContractTest {
         LoadedPlan(Contract.reference(), OnnxRuntime(), plan, cap).use { it.run(input) }
 
     @Test
-    fun `the output is corrected, in pages too, and activations are not`() {
+    fun `the output is corrected in pages too and activations are not`() {
         val plan = Plan(supernet.original)
         val expected = corrected(run(plan).output, strong)
         val leastBytes = leastMemoryCapBytes(Contract.reference(), plan)
@@ -158,7 +158,7 @@ class PriorContractTest {
     )
 
     @Test
-    fun `subnets are judged under a prior, which is set first`() {
+    fun `subnets are judged under a prior that is set first`() {
         val expected = corrected(run(Plan(supernet.original)).output, strong)
         val right = argmax(expected).mapIndexed { at, answer -> answer == Adaptations.labels[at] }
         evaluator().use { evaluator ->
@@ -185,7 +185,7 @@ class PriorContractTest {
     }
 
     @Test
-    fun `adapting finds the mix, its plans keep it, and a model that opens again applies it`() {
+    fun `adapting finds the mix and its plans keep it and a model that opens again applies it`() {
         val some = Adaptations.labels.indices.filter { Adaptations.labels[it] == 0 }
         val samples = SomeInputs(Adaptations.inputs(), some)
         val state = File(folder.toFile(), "state")
