@@ -178,7 +178,7 @@ def test_one_device_with_its_plans_over_time_and_its_events(running, send, log_l
     assert page.count('class="change"') == 2
     assert "77" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
     assert "saved latency_ms 0.4" in page
-    assert running.ask("/page/devices/nobody").status == 404
+    assert running.ask("/page/devices/unknown").status == 404
 
 
 def test_events_of_a_device_page_by_page(running, send, log_line):
@@ -318,7 +318,7 @@ def test_addresses_that_ask_for_what_there_is_not_are_refused(running, send, log
 
 
 @pytest.mark.parametrize(
-    ("path", "status"), [("/?by=week", 400), ("/page/devices/nobody", 404), ("/page/nothing", 404)]
+    ("path", "status"), [("/?by=week", 400), ("/page/devices/unknown", 404), ("/page/nothing", 404)]
 )
 def test_errors_are_pages_for_browsers_and_json_for_programs(running, path, status):
     browser = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
