@@ -7,6 +7,7 @@ r8=8.7.18
 made=$PWD/core/target/shrunk
 [ -d core/target/test-classes ] || { echo "error: run test.sh first: the core's tests are not compiled" >&2; exit 1; }
 rm -rf "$made" && mkdir -p "$made"
+export MAVEN_OPTS="-XX:TieredStopAtLevel=1 ${MAVEN_OPTS:-}" # the second compiler does not pay off
 mvn=(mvn --quiet --batch-mode -Dstyle.color=never --projects core)
 "${mvn[@]}" dependency:build-classpath "-Dmdep.outputFile=$made/jars"
 junit=$(sed -n 's/.*<junit.version>5\.\(.*\)<.*/1.\1/p' pom.xml) # the platform's version
@@ -38,7 +39,7 @@ while read -r jar; do
     esac
 done < <(tr : '\n' <"$made/jars" && echo)
 console=$made/junit-platform-console-standalone-$junit.jar
-java -cp "$made/r8-$r8.jar" com.android.tools.r8.R8 --classfile --release "${libraries[@]}" --classpath "$console" --pg-conf "$made/tests.pro" \
+java -XX:TieredStopAtLevel=1 -cp "$made/r8-$r8.jar" com.android.tools.r8.R8 --classfile --release "${libraries[@]}" --classpath "$console" --pg-conf "$made/tests.pro" \
     --output "$made/shrunk.jar" "${inputs[@]}" >"$made/r8.log" 2>&1 || { cat "$made/r8.log" >&2; exit 1; }
 zip -q -d "$made/shrunk.jar" 'META-INF/*.SF' 'META-INF/*.DSA' 'META-INF/*.RSA' # of Bouncy Castle, whose classes have changed
 
