@@ -8,16 +8,8 @@
 set -euo pipefail
 out=$(realpath -m "${1:-$(dirname "$0")/app_screens/target/pathweave-debug.apk}")
 cd "$(dirname "$0")"
-r8=8.7.18 min_sdk=26
-
-missing() {
-    if [ "${PATHWEAVE_REQUIRE_JVM:-}" = 1 ]; then
-        echo "error: $1" >&2
-        exit 1
-    fi
-    echo "skipped: $1"
-    exit 0
-}
+. ./tools.sh
+min_sdk=26
 
 for tool in java keytool mvn zip unzip; do
     command -v "$tool" >/dev/null || missing "building the APK needs $tool"
@@ -26,20 +18,18 @@ for tool in aapt2:aapt zipalign:zipalign apksigner:apksigner; do
     command -v "${tool%:*}" >/dev/null || missing "building the APK needs ${tool%:*} (Debian: apt-get install ${tool#*:})"
 done
 export MAVEN_OPTS="-XX:TieredStopAtLevel=1 ${MAVEN_OPTS:-}" # the second compiler does not pay off
-mvn=(mvn --quiet --batch-mode -Dstyle.color=never)
 made=$PWD/app_screens/target/apk
 rm -rf "$made" && mkdir -p "$made/dex"
 
-# 1. Classes of core, app_state and app, with the R of the app's resources; and R8.
+# 1. Classes of core, app_state and app, with the R of the app's resources.
 compiled=app_screens/target/classes/pathweave/demo/MainActivity.class # the last of them, perhaps made by make test-app
 if [ ! -f $compiled ] || [ -n "$(find pom.xml */pom.xml */src/main app_screens/resources.sh -newer $compiled -print -quit)" ]; then
     "${mvn[@]}" --activate-profiles app-screens --projects core,app_state,app_screens -Dmaven.test.skip=true process-classes
 fi
 "${mvn[@]}" --activate-profiles app-check --projects app_check dependency:build-classpath "-Dmdep.outputFile=$made/jars"
-"${mvn[@]}" --projects core dependency:copy -Dartifact=com.android.tools:r8:$r8 "-DoutputDirectory=$made"
 
 # 2. What the program reaches becomes classes.dex. ONNX Runtime's classes are only compiled against.
-inputs=() libraries=(--lib "$(dirname "$(dirname "$(realpath "$(command -v java)")")")")  # for java.*, which app_check holds to what Android has
+inputs=() libraries=()
 for module in core app_state app_screens; do
     (cd $module/target/classes && zip -q -r "$made/$module.jar" . -i '*.class' 'META-INF/proguard/*')
     inputs+=("$made/$module.jar")
@@ -54,8 +44,8 @@ while read -r jar; do
 done < <(tr : '\n' <"$made/jars" && echo)
 rules=$made/rules.pro
 for jar in "${inputs[@]}"; do unzip -q -p "$jar" 'META-INF/proguard/*' 2>/dev/null || true; done >"$rules"  # Android's build reads them there
-java -XX:TieredStopAtLevel=1 -cp "$made/r8-$r8.jar" com.android.tools.r8.R8 --release --min-api $min_sdk "${libraries[@]}" --pg-conf "$rules" --pg-conf app/apk.pro \
-    --pg-conf app_screens/target/resources/kept.pro --output "$made/dex" "${inputs[@]}" >"$made/r8.log" 2>&1 || { cat "$made/r8.log" >&2; exit 1; }
+r8 "$made" --min-api $min_sdk "${libraries[@]}" --pg-conf "$rules" --pg-conf app/apk.pro --pg-conf app_screens/target/resources/kept.pro \
+    --output "$made/dex" "${inputs[@]}"
 
 # 3. Resources and code in one archive, aligned and signed with a key of its own.
 cp app_screens/target/resources/app.apk "$made/unaligned.apk"

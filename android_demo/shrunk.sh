@@ -3,16 +3,13 @@
 # missing that is only reached by name. The test classes keep their names, all else is renamed or removed. After test.sh, which compiles them.
 set -euo pipefail
 cd "$(dirname "$0")"
-r8=8.7.18
+. ./tools.sh
 made=$PWD/core/target/shrunk
 [ -d core/target/test-classes ] || { echo "error: run test.sh first: the core's tests are not compiled" >&2; exit 1; }
 rm -rf "$made" && mkdir -p "$made"
-export MAVEN_OPTS="-XX:TieredStopAtLevel=1 ${MAVEN_OPTS:-}" # the second compiler does not pay off
-mvn=(mvn --quiet --batch-mode -Dstyle.color=never --projects core)
-"${mvn[@]}" dependency:build-classpath "-Dmdep.outputFile=$made/jars"
-junit=$(sed -n 's/.*<junit.version>5\.\(.*\)<.*/1.\1/p' pom.xml) # the platform's version
-"${mvn[@]}" dependency:copy -Dartifact=com.android.tools:r8:$r8 "-DoutputDirectory=$made"
-"${mvn[@]}" dependency:copy "-Dartifact=org.junit.platform:junit-platform-console-standalone:$junit" "-DoutputDirectory=$made"
+"${mvn[@]}" --projects core dependency:build-classpath "-Dmdep.outputFile=$made/jars"
+junit=$(property junit.version) junit=1.${junit#5.} # the platform's version
+fetch "org.junit.platform:junit-platform-console-standalone:$junit" "$made"
 
 tests='**.*ContractTest'
 cat >"$made/tests.pro" <<RULES
@@ -24,7 +21,7 @@ cat >"$made/tests.pro" <<RULES
 -dontoptimize
 RULES
 cat core/src/main/resources/META-INF/proguard/*.pro >>"$made/tests.pro"
-inputs=() beside=() libraries=(--lib "$(dirname "$(dirname "$(realpath "$(command -v java)")")")")
+inputs=() beside=() libraries=()
 (cd core/target/classes && zip -q -r "$made/core.jar" . -i '*.class')
 (cd core/target/test-classes && find . -name '*.class' ! -name '*Test.class' ! -name '*Test[$]*' -o -name '*ContractTest*.class' | zip -q "$made/tests.jar" -@)
 inputs+=("$made/core.jar" "$made/tests.jar")
@@ -39,8 +36,7 @@ while read -r jar; do
     esac
 done < <(tr : '\n' <"$made/jars" && echo)
 console=$made/junit-platform-console-standalone-$junit.jar
-java -XX:TieredStopAtLevel=1 -cp "$made/r8-$r8.jar" com.android.tools.r8.R8 --classfile --release "${libraries[@]}" --classpath "$console" --pg-conf "$made/tests.pro" \
-    --output "$made/shrunk.jar" "${inputs[@]}" >"$made/r8.log" 2>&1 || { cat "$made/r8.log" >&2; exit 1; }
+r8 "$made" --classfile "${libraries[@]}" --classpath "$console" --pg-conf "$made/tests.pro" --output "$made/shrunk.jar" "${inputs[@]}"
 zip -q -d "$made/shrunk.jar" 'META-INF/*.SF' 'META-INF/*.DSA' 'META-INF/*.RSA' # of Bouncy Castle, whose classes have changed
 
 names=()

@@ -5,21 +5,14 @@ set -euo pipefail
 cd "$(dirname "$0")"
 what=${1:-core}
 
-missing() {
-    if [ "${PATHWEAVE_REQUIRE_JVM:-}" = 1 ]; then
-        echo "error: $1" >&2
-        exit 1
-    fi
-    echo "skipped: $1"
-    exit 0
-}
+. ./tools.sh
 
 javac="${JAVA_HOME:+$JAVA_HOME/bin/}javac"
 command -v "$javac" >/dev/null || missing "the Kotlin tests need a JDK, 17 or newer; there is no $javac"
 major=$("$javac" -version 2>&1 | sed -n 's/^javac \([0-9]*\).*/\1/p')
 [ "${major:-0}" -ge 17 ] || missing "the Kotlin tests need a JDK, 17 or newer; $javac is ${major:-no JDK}"
 command -v mvn >/dev/null || missing "the Kotlin tests need Maven; there is no mvn"
-mvn=(mvn --quiet --batch-mode -Dstyle.color=never "-Dsurefire.rerunFailingTestsCount=${SUREFIRE_RERUNS:-0}")
+mvn+=("-Dsurefire.rerunFailingTestsCount=${SUREFIRE_RERUNS:-0}")
 
 # Prints how many tests of these modules passed.
 passed() {

@@ -35,6 +35,7 @@ MAX_DECODED_BYTES = 256 * 2**20  # of all tensors as float32
 PAYS_BELOW = 7 / 8  # the lossless stage is kept where it leaves at most so much of a tensor's codes
 
 _HEAD = struct.Struct("<4sBBH32sIH")
+HEAD_BYTES = _HEAD.size  # of a packet, up to its tail
 _ENTRY = struct.Struct("<BBI")
 _PER_CHANNEL, _DEFLATED = 1, 2
 _VALUES_PER_DEFLATED_BYTE = 32  # at most: bounds what a short packet decodes to
@@ -128,6 +129,14 @@ def unpack(packet: bytes, *, supernet: Supernet, bundle: str) -> Activations:
             f"the packet has {len(packet)} bytes; {batch} samples at cut point {position} take {expected}"
         )
     return Activations(bundle, position, tail, tuple(_read_tensors(packet, at, cut, entries, batch)))
+
+
+def bundle_of_packet(packet: bytes) -> str | None:
+    """The digest of the bundle that a packet, or its beginning, names; None for what is no packet of this layout."""
+    if len(packet) < _HEAD.size:
+        return None
+    magic, version, _, _, digest, _, _ = _HEAD.unpack_from(packet)
+    return str(digest.hex()) if (magic, version) == (MAGIC, VERSION) else None
 
 
 def packet_bytes(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -144,14 +145,30 @@ class Leases:
             return job_of(connection.execute(ALL_JOBS.where(JOBS.c.id == row.id)).one())
 
 
-def data_of_machines(database: Database) -> set[str]:
-    """Names of the data sets that machines have, of all that were seen within a day."""
+@dataclass(frozen=True)
+class Machine:
+    """Tags and names of data sets of a machine that runs jobs."""
+
+    tags: Collection[str]
+    data: Collection[str]
+
+
+def machines(
+    database: Database, *, within_s: float | None = None, now_s: DatabaseTime = database_time_s
+) -> list[Machine]:
+    """Machines that share the jobs of a database and were seen within ``within_s``, by default a day (StorageError)."""
+    row = JOB_MACHINES.c
+    query = sa.select(row.tags, row.data)  # others are deleted
     with database.reading() as connection:
-        return {
-            name
-            for text in connection.execute(sa.select(JOB_MACHINES.c.data)).scalars()
-            for name in msgspec.json.decode(text, type=list[str])
-        }
+        if within_s is not None:
+            query = query.where(row.seen_s >= now_s(connection) - within_s)
+        found = connection.execute(query).all()
+    return [Machine(*(msgspec.json.decode(text, type=list[str]) for text in one)) for one in found]
+
+
+def data_of_machines(database: Database) -> set[str]:
+    """Names of the data sets that machines have (StorageError)."""
+    return {name for one in machines(database) for name in one.data}
 
 
 def _is_free(now_s: float) -> sa.ColumnElement[bool]:

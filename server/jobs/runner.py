@@ -18,10 +18,10 @@ from server.jobs.job_objects import JobObjects
 from server.jobs.job_run import LOG_BYTES, Parts
 from server.jobs.job_user import JobUser
 from server.jobs.job_worker import JobWorker
-from server.jobs.leases import Leases, data_of_machines
+from server.jobs.leases import Leases, Machine, data_of_machines, machines
 from server.jobs.publishing import Publisher
 from server.jobs.store import Job, JobStore, State
-from server.jobs.waiting import Offer, jobs_before, machines_now, why_waiting
+from server.jobs.waiting import SEEN_S, jobs_before, why_waiting
 from server.jobs.worker import without_paths
 from server.jobs.workplace import ProgressReport, Workplace
 from server.settings import Settings
@@ -102,11 +102,10 @@ class JobRunner:
             return None
         database, settings = self._store.database, self._settings
         if self._files.are_shared:
-            machines = machines_now(database)
+            known = machines(database, within_s=SEEN_S)
         else:
-            own = Offer(settings.job_tags, self._folders.references())
-            machines = [own] if settings.jobs_at_once else []
-        return why_waiting(job.request, machines, before=jobs_before(database, job.id))
+            known = [Machine(settings.job_tags, self._folders.references())] if settings.jobs_at_once else []
+        return why_waiting(job.request, known, before=jobs_before(database, job.id))
 
     def log_of(self, job: Job) -> str:
         """The end of a job's log, without paths of the machine."""

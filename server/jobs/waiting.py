@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-import msgspec
 import sqlalchemy as sa
 
-from server.access.shared_limits import DatabaseTime, database_time_s
 from server.jobs.job_request import JobRequest
+from server.jobs.leases import Machine
 from server.jobs.store import State
 from server.state.database import Database
-from server.state.tables import JOB_MACHINES, JOBS
+from server.state.tables import JOBS
 
-_SEEN_S = 60.0  # machines announce themselves every 15 s
-
-
-@dataclass(frozen=True)
-class Offer:
-    """Tags and names of data sets of a machine that runs jobs."""
-
-    tags: Collection[str]
-    data: Collection[str]
+SEEN_S = 60.0  # within which a machine must have been seen to count; they announce themselves every 15 s
 
 
-def why_waiting(request: JobRequest, machines: Sequence[Offer], *, before: int) -> str:
+def why_waiting(request: JobRequest, machines: Sequence[Machine], *, before: int) -> str:
     """The reason, from what machines have and the number of jobs ``before`` this one. Pure."""
     if not machines:
         return "no machine runs jobs now: start pathweave worker"
@@ -38,15 +28,6 @@ def why_waiting(request: JobRequest, machines: Sequence[Offer], *, before: int) 
         return f"no machine that runs now and fits has the data {' and '.join(sorted(data))}"
     ahead = {0: "it is the next one", 1: "one job is before it"}.get(before, f"{before} jobs are before it")
     return f"all machines that fit are busy; {ahead}"
-
-
-def machines_now(database: Database, *, now_s: DatabaseTime = database_time_s) -> list[Offer]:
-    """Machines that share the jobs of a database and were seen within a minute (StorageError)."""
-    row = JOB_MACHINES.c
-    with database.reading() as connection:
-        query = sa.select(row.tags, row.data).where(row.seen_s >= now_s(connection) - _SEEN_S)
-        found = connection.execute(query).all()
-    return [Offer(*(msgspec.json.decode(text, type=list[str]) for text in one)) for one in found]
 
 
 def jobs_before(database: Database, job_id: str) -> int:

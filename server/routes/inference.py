@@ -19,6 +19,7 @@ from device_sdk.offload.open_inference import (
     decode_request,
     encode_response,
 )
+from device_sdk.offload.packing import HEAD_BYTES, bundle_of_packet
 from device_sdk.offload.remote_model import bundle_of
 from server.access.authentication import client
 from server.access.route import Route
@@ -37,7 +38,6 @@ from server.state.catalogue import ServedBundle
 # lock would prevent parallel decoding anyway.
 _decoding = threading.Lock()
 _LARGE_JSON_BYTES = 256 * 1024
-_PACKET_HEAD_BYTES = 64  # has the digest of the bundle
 
 
 def routes(services: Services) -> Blueprint:
@@ -153,9 +153,9 @@ def _of_packet(services: Services, found: OfferedModel, asked: InferRequest) -> 
     """For a tail, the model of the bundle that the packet names, whichever version it is; else ``found``."""
     if found.takes != "activations" or not asked.inputs:
         return found
-    head = asked.inputs[0].data[:1].tobytes()[:_PACKET_HEAD_BYTES]
+    digest = bundle_of_packet(asked.inputs[0].data.reshape(-1)[:HEAD_BYTES].tobytes())
     for one in services.bundles.listing().bundles.get(bundle_of(found.name), ()):
-        if bytes.fromhex(one.bundle.digest) in head:
+        if one.bundle.digest == digest:
             return offered(one.bundle, found.name) or found
     return found
 

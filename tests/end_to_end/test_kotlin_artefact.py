@@ -22,7 +22,7 @@ GUIDE = ROOT / "docs" / "guide" / "embed_in_an_android_app.md"
 POM = "{http://maven.apache.org/POM/4.0.0}"
 VERSION = "0.1.0"
 URL = "https://code.example.org/pathweave"
-R8 = "8.7.18"
+R8 = re.findall(r"<r8.version>([\d.]+)<", (ANDROID / "pom.xml").read_text())[0]
 DEPENDENCIES = {  # all there are: name -> its property in the pom that is built from
     "org.jetbrains.kotlin:kotlin-stdlib": "kotlin.version",
     "org.jetbrains.kotlinx:kotlinx-serialization-json-jvm": "serialization.version",

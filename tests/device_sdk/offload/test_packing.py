@@ -12,7 +12,16 @@ from hypothesis.extra import numpy as arrays
 
 from device_sdk.errors import InputError, ProtocolError, UsageError
 from device_sdk.offload import packing
-from device_sdk.offload.packing import MAX_DECODED_BYTES, Activations, can_travel, pack, packet_bytes, unpack
+from device_sdk.offload.packing import (
+    HEAD_BYTES,
+    MAX_DECODED_BYTES,
+    Activations,
+    bundle_of_packet,
+    can_travel,
+    pack,
+    packet_bytes,
+    unpack,
+)
 from device_sdk.supernet.blocks import Block, CutPoint, Golden, InputSize, Rendition, TensorSpec
 from device_sdk.supernet.plan import Edge
 from device_sdk.supernet.supernet import Supernet
@@ -57,6 +66,13 @@ def test_an_answer_does_not_depend_on_batch_neighbours(bundle, activations):
     together = unpacked(bundle, pack(Activations(bundle.digest, 2, TAIL, (loud,))))
     alone = unpacked(bundle, pack(Activations(bundle.digest, 2, TAIL, (loud[:1],))))
     np.testing.assert_array_equal(together.tensors[0][:1], alone.tensors[0])
+
+
+def test_the_beginning_of_a_packet_names_its_bundle(bundle, activations):
+    packet = pack(activations)
+    assert bundle_of_packet(packet) == bundle_of_packet(packet[:HEAD_BYTES]) == activations.bundle
+    assert bundle_of_packet(packet[: HEAD_BYTES - 1]) is None
+    assert bundle_of_packet(b"x" + packet[1:]) is None
 
 
 def test_the_length_is_known_beforehand(bundle, activations):

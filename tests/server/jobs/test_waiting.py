@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from server.jobs.job_request import JobRequest
-from server.jobs.leases import Leases
+from server.jobs.leases import Leases, Machine, machines
 from server.jobs.store import JobStore
-from server.jobs.waiting import Offer, jobs_before, machines_now, why_waiting
+from server.jobs.waiting import SEEN_S, jobs_before, why_waiting
 
-GPU = Offer(["gpu", "large"], ["faces"])
-PLAIN = Offer([], ["digits"])
+GPU = Machine(["gpu", "large"], ["faces"])
+PLAIN = Machine([], ["digits"])
 
 
 def request(*needs, data="digits", priority=0):
@@ -18,7 +18,7 @@ def request(*needs, data="digits", priority=0):
 
 
 @pytest.mark.parametrize(
-    ("asked", "machines", "before", "said"),
+    ("asked", "known", "before", "said"),
     [
         (request(), [], 0, "no machine runs jobs now"),
         (request("gpu"), [PLAIN], 0, "has the tags gpu"),
@@ -29,16 +29,16 @@ def request(*needs, data="digits", priority=0):
         (request(), [PLAIN, GPU], 7, "7 jobs are before it"),
     ],
 )
-def test_the_reason_is_what_is_missing_or_how_many_are_before(asked, machines, before, said):
-    assert said in why_waiting(asked, machines, before=before)
+def test_the_reason_is_what_is_missing_or_how_many_are_before(asked, known, before, said):
+    assert said in why_waiting(asked, known, before=before)
 
 
 def test_machines_count_that_were_seen_within_a_minute(database, clock):
     time_s = [1000.0]
     leases = Leases(database, "a", now=clock, now_s=lambda connection: time_s[0])
     leases.announce(tags=["gpu"], data=["digits"])
-    assert machines_now(database, now_s=lambda connection: 1059.0) == [Offer(["gpu"], ["digits"])]
-    assert machines_now(database, now_s=lambda connection: 1061.0) == []
+    assert machines(database, within_s=SEEN_S, now_s=lambda connection: 1059.0) == [Machine(["gpu"], ["digits"])]
+    assert machines(database, within_s=SEEN_S, now_s=lambda connection: 1061.0) == []
 
 
 def test_jobs_of_higher_priority_and_earlier_ones_are_before(database, clock):

@@ -129,3 +129,8 @@ def test_a_client_of_tails_has_its_own_version_served_during_a_rollout(fleet, ti
         with contextlib.closing(client):
             reply = client.run(Activations(digest, 4, (Edge("o4"),), (tensor,)))
         assert reply.output is not None, reply.failure
+
+
+def test_a_packet_without_a_shape_is_refused(fleet):
+    body, headers = encode_request(InferRequest((NamedTensor("activations", np.array(1, np.uint8)),)))
+    assert fleet.server.ask("/v2/models/tiny%3Atail/infer", method="POST", body=body, headers=headers).status == 400

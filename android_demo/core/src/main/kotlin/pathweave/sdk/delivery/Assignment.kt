@@ -7,6 +7,7 @@ package pathweave.sdk.delivery
 
 import pathweave.sdk.ProtocolError
 import pathweave.sdk.UsageError
+import pathweave.sdk.bundles.VERSION_MAX
 import pathweave.sdk.files.JsonError
 import pathweave.sdk.files.decodeJson
 
@@ -16,7 +17,6 @@ internal const val ASSIGNMENT_MAX_BYTES = 4096L
 internal const val DEVICE_HEADER = "Pathweave-Device"
 internal const val TAGS_HEADER = "Pathweave-Tags"
 private const val TAGS_MAX = 16
-private const val MOST = (1L shl 53) - 1
 private val WORD = Regex("[A-Za-z0-9_.-]{1,64}")
 private val DEVICE = Regex("[A-Za-z0-9_.-]{1,128}")
 
@@ -66,9 +66,9 @@ internal fun checkedDevice(device: String): String {
 internal fun decodeAssignment(data: ByteArray): Assignment = try {
     val root = decodeJson(data)
     Assignment(
-        version = root["version"].whole(1, MOST),
-        rollout = root.nullable("rollout")?.whole(0, MOST),
-        stage = root.nullable("stage")?.whole(0, MOST),
+        version = root["version"].whole(1, VERSION_MAX),
+        rollout = root.nullable("rollout")?.whole(0, VERSION_MAX),
+        stage = root.nullable("stage")?.whole(0, VERSION_MAX),
         rollback = root.optional("rollback")?.flag() ?: false,
     )
 } catch (error: JsonError) {
