@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 from device_sdk.bundles.held_part import (
@@ -301,10 +303,23 @@ class Bundle:
         edges the model is the branch alone, for all input sizes. ``held``: blobs are read from it when the stretch is
         loaded, instead of now. ``any_size``: the blocks too are one model for all input sizes.
 
+        Blocks at several homes become one stretch with a part for each run of equal home; the branch belongs to the
+        last.
+
         Raises:
             BlobError: a digest does not match.
-            CompositionError: the blocks run on different runtimes.
+            CompositionError: the blocks of one home run on different runtimes.
         """
+        runs = [tuple(run) for _, run in groupby(edges, key=lambda edge: edge.home)]
+        if len(runs) < 2:
+            return self._of_one_home(edges, exit_, held=held, any_size=any_size)
+        parts = [self._of_one_home(run, None, held=held, any_size=any_size) for run in runs[:-1]]
+        parts.append(self._of_one_home(runs[-1], exit_, held=held, any_size=any_size))
+        return replace(parts[-1], fragments=(), owners=(), inputs=parts[0].inputs, home="", parts=tuple(parts))
+
+    def _of_one_home(
+        self, edges: Sequence[Edge], exit_: ExitChoice | None, *, held: HeldBlobs | None, any_size: bool
+    ) -> Stretch:
         supernet, renditions = self.supernet, self._renditions(edges, exit_)
         outputs: tuple[TensorSpec, ...] = ()
         if edges:
@@ -327,6 +342,8 @@ class Bundle:
             branch=bool(edges) and exit_ is not None,
             free_axes=supernet.free_axes if any_size or not edges else {},
             owners=self._owners(names, edges, exit_),
+            home=edges[0].home if edges else "",
+            providers=_common_providers(renditions),
         )
 
     def _owners(self, names: Iterable[str], edges: Sequence[Edge], exit_: ExitChoice | None) -> tuple[str, ...]:
@@ -363,6 +380,12 @@ class Bundle:
     def _check_blobs_present(self) -> None:
         for name, size in self._sizes.items():
             _check_size(name, self.blob_size(name), size)
+
+
+def _common_providers(renditions: Iterable[Rendition]) -> tuple[str, ...]:
+    """The providers that all ``renditions`` are for; empty for any."""
+    sets = [one.providers for one in renditions if one.providers]
+    return tuple(name for name in (sets[0] if sets else ()) if all(name in others for others in sets))
 
 
 def _check_size(name: str, actual: int, stated: int | None) -> None:

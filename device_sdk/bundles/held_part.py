@@ -29,7 +29,7 @@ class HeldPart:
         """The blocks and exits that ``plan`` runs on a device, and ``exits``."""
         names = dict.fromkeys((*(choice.exit for choice in plan.exits), *exits))
         edges = (*supernet.edges_here(plan), *supernet.second_edges(plan))
-        return cls(tuple(names), frozenset(edge.at(()) for edge in edges))
+        return cls(tuple(names), frozenset(Edge(edge.block, edge.rendition) for edge in edges))
 
     @property
     def is_whole(self) -> bool:
@@ -38,7 +38,7 @@ class HeldPart:
 
     def has(self, edge: Edge) -> bool:
         """True if the blobs of ``edge`` are held."""
-        return self.edges is None or edge.at(()) in self.edges
+        return self.edges is None or Edge(edge.block, edge.rendition) in self.edges
 
     def blobs(self, manifest: Manifest) -> dict[str, int | None]:
         """The blobs of this part, with their sizes where they are stated; ``manifest`` has the exits that are held."""

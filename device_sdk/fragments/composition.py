@@ -35,7 +35,9 @@ class Stretch:
     block, that run one after the other, and ``entry_points`` the method of each. With ``branch`` the last program is an
     exit's: its input is the output of the blocks, and both outputs are returned. ``free_axes``: by tensor, the axes (0
     is the batch) that stay symbolic in the composed model, so that one session runs at several input sizes.
-    ``owners``: the block or exit of each fragment, for errors; empty where unknown.
+    ``owners``: the block or exit of each fragment, for errors; empty where unknown. ``home``: where it runs; empty for
+    the first home that may run it. ``providers``: those that its renditions are for; empty for all. ``parts``: of
+    blocks at several homes, the stretches of equal home in order; all else but inputs and outputs is theirs.
     """
 
     fragments: Sequence[bytes]  # may be read from disk on access
@@ -48,6 +50,9 @@ class Stretch:
     branch: bool = False
     free_axes: Mapping[str, frozenset[int]] = field(default_factory=dict)
     owners: tuple[str, ...] = ()
+    home: str = ""
+    providers: tuple[str, ...] = ()
+    parts: tuple[Stretch, ...] = ()
 
 
 def compose(stretch: Stretch) -> bytes:
@@ -57,6 +62,8 @@ def compose(stretch: Stretch) -> bytes:
         CompositionError: a fragment is malformed or holds what it may not hold (``fragment``, ``sizes``), two define
             the same name, or the stretch holds programs of another runtime.
     """
+    if stretch.parts:
+        raise CompositionError("blocks at several homes are separate models and cannot be composed")
     if stretch.runtime != COMPOSED:
         raise CompositionError(f"blocks for {stretch.runtime} are separate programs and cannot be composed")
     fragments = tuple(stretch.fragments)  # read once

@@ -22,27 +22,37 @@ from device_sdk.supernet.deciders.port import MaxConfidence as MaxConfidence
 from device_sdk.supernet.deciders.port import Thresholded
 from device_sdk.supernet.deciders.router import Router as Router
 
+HomeName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]*$", max_length=64)]
 
-class Edge(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
+
+class Edge(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True, omit_defaults=True):
     """One step of a subnet: a block id, the name of one of its renditions, and the input size of the subnet.
 
-    ``input_size``: height and width of the images at cut point 0; empty for the model's own size.
+    ``input_size``: height and width of the images at cut point 0; empty for the model's own size. ``home``: the
+    provider and threads that run it (``runtimes.home``); empty for the first home of the opened model. It is written
+    only where it is set: SDKs that do not know it read all other plans, and refuse these.
     """
 
     block: str
-    rendition: str = "fp32"
-    input_size: tuple[int, ...] = ()
+    rendition: str = msgspec.field(default_factory=lambda: "fp32")  # of a factory: it is always written
+    input_size: tuple[int, ...] = msgspec.field(default_factory=lambda: ())
+    home: HomeName = ""
 
     def __str__(self) -> str:
         return f"{self._without_size}:{size_text(self.input_size)}" if self.input_size else self._without_size
 
     @property
     def _without_size(self) -> str:
-        return self.block if self.rendition == "fp32" else f"{self.block}@{self.rendition}"
+        name = self.block if self.rendition == "fp32" else f"{self.block}@{self.rendition}"
+        return f"{name}~{self.home}" if self.home else name
 
     def at(self, input_size: tuple[int, ...]) -> Edge:
-        """The same block and rendition at another input size."""
-        return Edge(self.block, self.rendition, input_size)
+        """The same block and rendition, at the same home, at another input size."""
+        return Edge(self.block, self.rendition, input_size, self.home)
+
+    def on(self, home: str) -> Edge:
+        """The same at another home."""
+        return Edge(self.block, self.rendition, self.input_size, home)
 
     @classmethod
     def parse(cls, text: str) -> Edge:
@@ -52,8 +62,9 @@ class Edge(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
             ValueError: what follows the colon is not a size.
         """
         name, _, size = text.partition(":")
+        name, _, home = name.partition("~")
         block, _, rendition = name.partition("@")
-        return cls(block, rendition or "fp32", tuple(map(int, size.split("x"))) if size else ())
+        return cls(block, rendition or "fp32", tuple(map(int, size.split("x"))) if size else (), home)
 
 
 def size_text(size: tuple[int, ...]) -> str:
