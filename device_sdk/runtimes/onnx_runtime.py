@@ -74,6 +74,7 @@ def _malloc_trim() -> Any:
 
 _CODE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _PLACE = re.compile(r"^/\S+:\d+ .*?\) (?=.)")
+_FRAME = re.compile(r"Check '|Exception from |--|Summary|While |FrontEnd |Model wasn't")
 _ERRORS_ONLY = 3
 _MOST_SPIN_US = 1_000_000
 _CPU = "CPUExecutionProvider"
@@ -345,7 +346,7 @@ class OnnxSession:
 
 
 def _first_line(error: Exception) -> str:
-    """The first line of a message, without the codes and places in source files that ONNX Runtime puts before it."""
-    line = (str(error).splitlines() or [type(error).__name__])[0]
-    told = _PLACE.sub("", _CODE.split(line)[-1]) or line
-    return told[:300]
+    """The first line of a message that tells something, without codes and places in source files before it."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    line = next((line for line in lines if line and not _FRAME.match(line)), lines[0])
+    return (_PLACE.sub("", _CODE.split(line)[-1]) or line)[:300]
