@@ -347,6 +347,6 @@ class OnnxSession:
 
 def _first_line(error: Exception) -> str:
     """The first line of a message that tells something, without codes and places in source files before it."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    line = next((line for line in lines if line and not _FRAME.match(line)), lines[0])
-    return (_PLACE.sub("", _CODE.split(line)[-1]) or line)[:300]
+    lines = [_PLACE.sub("", _CODE.split(line)[-1]) for line in str(error).splitlines()]
+    told = next((line for line in lines if line and not _FRAME.match(line)), None)
+    return (told or next(filter(None, lines), type(error).__name__))[:300]
