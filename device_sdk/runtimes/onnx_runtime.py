@@ -185,7 +185,8 @@ class OnnxRuntime:
             give_back_freed_memory()
         assigned = {} if self._provider == _CPU else _operators_by_provider(session)
         used = (self._provider, *self._described.stand_ins)
-        return OnnxSession(session, large=large, operators=assigned, used=used, one_sample=self._described.one_sample)
+        kind = OneSampleSession if self._described.one_sample else OnnxSession
+        return kind(session, large=large, operators=assigned, used=used)
 
     def session_options(self) -> Any:
         """The ``onnxruntime.SessionOptions`` of every session."""
@@ -264,7 +265,7 @@ class OnnxSession:
     """One ONNX Runtime session.
 
     ``operators``: number of nodes by provider and operator; empty for the CPU provider or where unknown. ``used``: the
-    providers that were wanted. ``one_sample``: the session takes one sample; a batch runs one after the other.
+    providers that were wanted.
     """
 
     def __init__(
@@ -274,9 +275,8 @@ class OnnxSession:
         large: bool = False,
         operators: Mapping[str, Mapping[str, int]] | None = None,
         used: Collection[str] = (),
-        one_sample: bool = False,
     ) -> None:
-        self._operators, self._used, self._one_sample = dict(operators or {}), used, one_sample
+        self._operators, self._used = dict(operators or {}), used
         from onnxruntime import RunOptions
 
         self._session, self._new_options = session, RunOptions
@@ -321,13 +321,6 @@ class OnnxSession:
                 raise
 
     def _run(self, inputs: Sequence[Array], options: Any) -> list[Array]:
-        if not self._one_sample or len(inputs[0]) == 1:
-            return self._run_batch(inputs, options)
-        samples = [[one[at : at + 1] for one in inputs] for at in range(len(inputs[0]))]
-        runs = [self._run_batch(sample, options) for sample in samples]
-        return [np.concatenate(outputs) for outputs in zip(*runs, strict=True)]
-
-    def _run_batch(self, inputs: Sequence[Array], options: Any) -> list[Array]:
         session = self._session
         if session is None:
             raise RuntimeFailedError("the session was closed")
@@ -343,6 +336,15 @@ class OnnxSession:
         self._session = None
         if self._large:
             give_back_freed_memory()
+
+
+class OneSampleSession(OnnxSession):
+    """A session that takes one sample: the samples of a batch run one after the other."""
+
+    def _run(self, inputs: Sequence[Array], options: Any) -> list[Array]:
+        samples = [[one[at : at + 1] for one in inputs] for at in range(len(inputs[0]))]
+        runs = [super(OneSampleSession, self)._run(sample, options) for sample in samples]
+        return runs[0] if len(runs) == 1 else [np.concatenate(outputs) for outputs in zip(*runs, strict=True)]
 
 
 def _first_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Which homes an application wants, which of them work here, and the runtime of those that do."""
+"""The homes that an application wants, those of them that work here, and their runtime."""
 
 from __future__ import annotations
 
