@@ -43,10 +43,18 @@ def compiler_version() -> str:
         MissingExtraError: it is not installed.
     """
     require(_MODULE, extra=EXTRA)
+    installed = installed_compiler()
+    if installed is None:
+        raise MissingExtraError(_MODULE, extra=EXTRA)
+    return installed
+
+
+def installed_compiler() -> str | None:
+    """As ``compiler_version``; None if it is not installed."""
     try:
         return f"{PACKAGE} {metadata.version(PACKAGE)}"
-    except metadata.PackageNotFoundError as error:
-        raise MissingExtraError(_MODULE, extra=EXTRA) from error
+    except metadata.PackageNotFoundError:
+        return None
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,11 @@ class Tried:
     golden: Golden | None
 
     @property
+    def form(self) -> str:
+        """``8 bits``, ``16 bits`` or ``half precision``."""
+        return "half precision" if self.bits is None else f"{self.bits} bits"
+
+    @property
     def share(self) -> float:
         """Share of the nodes that the chip which takes fewest takes."""
         return min(0.0 if one.failure else one.record.share for one in self.outcomes)
@@ -144,7 +149,7 @@ class Trial:
         self._has_16_bits = not _uses(exported, _CHANGED_IN_21)
 
     def best(self, part: str, features: Features) -> Tried:
-        """The narrowest good form; if none is, the one of which most is taken, then the most accurate."""
+        """The narrowest good form; if none is, the one of which most is taken, then the narrowest or most accurate."""
         tried: list[Tried] = []
         for bits in _FORMS:
             if bits == 16 and not self._has_16_bits:
@@ -155,7 +160,7 @@ class Trial:
             if found.is_good:
                 return found
             tried.append(found)
-        return max(tried, key=lambda one: (one.error <= MAX_ERROR, one.share, -one.error))
+        return max(tried, key=lambda one: (one.error <= MAX_ERROR, one.share, -max(one.error, ACCEPTABLE_ERROR)))
 
     def of(self, part: str, features: Features, bits: ActivationBits | None) -> Tried | None:
         """The form with activations in ``bits``; None if nothing in the part can be quantised."""

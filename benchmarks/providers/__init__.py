@@ -1,0 +1,1 @@
+"""Execution providers besides the processor: what they take, and how accurate they answer."""
