@@ -25,6 +25,7 @@ _ENDS = "QNN EP is configured to not take"  # converts at the ends of a model, w
 _UNIT = re.compile(r"Validation (PASSED|FAILED) for \d+ nodes in OrtNodeUnit")
 _NODE = re.compile(r"Operator type: (\S+) Node name: (.*?) Node index: \d+")
 _REASON = re.compile(r"REASON : (.*)")
+_NAMED = re.compile(r"\w+ node `[^`]*` will not be assigned to QNN EP\.?$")  # repeats operator and name
 _TRIED = re.compile(r"Qnn_OpConfig node name:")
 _TYPE = re.compile(r"dataType=QNN_DATATYPE_(\w+)")
 _CODE = re.compile(r"backendValidateOpConfig\(\) failed for node .* of type `(\w+)` with error code (\d+)")
@@ -52,7 +53,7 @@ class Reasons:
             elif refused is not None and (node := _NODE.search(line)):
                 refused.append((node[1], node[2]))
             elif refused is not None and (reason := _REASON.search(line)):
-                self._note(refused, reason[1].strip() + detail)
+                self._note(refused, _NAMED.sub("", reason[1].strip()) + detail)
                 detail = ""
 
     def _note(self, refused: list[tuple[str, str]], reason: str) -> None:
@@ -97,10 +98,16 @@ def answered(request: Mapping[str, Any], log: Log, devices: list[Any], backend: 
     started = time.perf_counter()
     context = Path(request["folder"]) / "context.onnx"
     context.unlink(missing_ok=True)
-    try:
-        session = _session(onnxruntime, request, context, devices, backend)
-    except Exception as error:  # the binding raises many unrelated types
-        yield {"failure": _first_line(error), "refused": _listed(Reasons(log.text()).all())}
+    # Storing what was compiled fails where operators are taken only once they are expanded: then try without.
+    for stored in [context, None] if request["inputs"] is None else [None]:
+        try:
+            session = _session(onnxruntime, request, stored, devices, backend)
+            break
+        except Exception as error:  # the binding raises many unrelated types
+            failure = {"failure": _first_line(error), "refused": _listed(Reasons(log.text()).all())}
+        log.clear()
+    else:
+        yield failure
         return
     nodes, refused = _placed(session, Reasons(log.text()))
     result = {
@@ -118,13 +125,15 @@ def answered(request: Mapping[str, Any], log: Log, devices: list[Any], backend: 
     yield result
 
 
-def _session(onnxruntime: Any, request: Mapping[str, Any], context: Path, devices: list[Any], backend: str) -> Any:
+def _session(
+    onnxruntime: Any, request: Mapping[str, Any], context: Path | None, devices: list[Any], backend: str
+) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _VERBOSE
     options.intra_op_num_threads = 1
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     options.add_free_dimension_override_by_name("batch", 1)
-    if request["inputs"] is None:
+    if context is not None:
         options.add_session_config_entry("ep.context_enable", "1")
         options.add_session_config_entry("ep.context_file_path", str(context))
         options.add_session_config_entry("ep.context_embed_mode", "1")

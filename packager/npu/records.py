@@ -91,9 +91,7 @@ def outdated(records: Sequence[ChipRecord], installed: str | None) -> str | None
     if not older:
         return None
     chips = ", ".join(one.chip for one in older)
-    return (
-        f"compiled for {chips} by {older[0].compiler}; {installed} is installed: package again"
-    )
+    return f"compiled for {chips} by {older[0].compiler}; {installed} is installed: package again"
 
 
 def _name(compiler: str) -> str:

@@ -7,7 +7,7 @@ packaging which of the nodes it takes, and how far its answers are off.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,7 +38,7 @@ from packager.renditions.rendition_set import (
 
 NAME = "htp"
 ACCEPTABLE_ERROR = 0.01  # above it, the next wider form is tried
-EMULATED = 8  # samples that the error is measured on
+EMULATED = 4  # samples that the error is measured on: the emulator takes seconds for a large block
 OPSET_16 = 21  # of QuantizeLinear to 16 bits
 _CHANGED_IN_21 = "GroupNormalization"  # the one operator of a fragment that means something else from opset 21 on
 _FORMS: tuple[ActivationBits | None, ...] = (8, 16, None)  # the narrowest first; None: half precision
@@ -84,7 +84,13 @@ class Tried:
 
 
 def make_htp(
-    exported: ExportedBlocks, calibration: Calibration, progress: Progress, cache: Path, *, chips: Sequence[Chip]
+    exported: ExportedBlocks,
+    calibration: Calibration,
+    progress: Progress,
+    cache: Path,
+    *,
+    chips: Sequence[Chip],
+    make_compiler: Callable[[], Compiler] = Compiler,
 ) -> RenditionSet:
     """The fragments of all blocks and exits that at least one of ``chips`` takes at least in part.
 
@@ -102,7 +108,7 @@ def make_htp(
     compiled: dict[str, tuple[CompiledFor, ...]] = {}
     notes: list[str] = []
     opset = OPSET
-    with Compiler() as compiler, progress.task(f"compile {NAME}", len(exported.own)) as task:
+    with make_compiler() as compiler, progress.task(f"compile {NAME}", len(exported.own)) as task:
         trial = Trial(exported, compiler, chips, quantization, batch=calibration.batch)
         for part, features in parts_with_features(exported, calibration):
             task.note(part)
