@@ -68,11 +68,6 @@ class Tried:
         return min(0.0 if one.failure else one.record.share for one in self.outcomes)
 
     @property
-    def is_good(self) -> bool:
-        """True if no wider form needs to be tried."""
-        return self.share == 1.0 and self.error <= ACCEPTABLE_ERROR
-
-    @property
     def record(self) -> tuple[CompiledFor, ...]:
         """One record for each chip; a chip that refuses the whole takes no node."""
         return tuple(_refused_whole(one) if one.failure else one.record for one in self.outcomes)
@@ -90,6 +85,7 @@ def make_htp(
     cache: Path,
     *,
     chips: Sequence[Chip],
+    acceptable_error: float = ACCEPTABLE_ERROR,
     make_compiler: Callable[[], Compiler] = Compiler,
 ) -> RenditionSet:
     """The fragments of all blocks and exits that at least one of ``chips`` takes at least in part.
@@ -109,7 +105,9 @@ def make_htp(
     notes: list[str] = []
     opset = OPSET
     with make_compiler() as compiler, progress.task(f"compile {NAME}", len(exported.own)) as task:
-        trial = Trial(exported, compiler, chips, quantization, batch=calibration.batch)
+        trial = Trial(
+            exported, compiler, chips, quantization, batch=calibration.batch, acceptable_error=acceptable_error
+        )
         for part, features in parts_with_features(exported, calibration):
             task.note(part)
             if part in skips:
@@ -137,7 +135,8 @@ def parts_with_features(exported: ExportedBlocks, calibration: Calibration) -> I
 class Trial:
     """Tries the forms of one part after another.
 
-    ``quantization``: by cut point. ``batch``: of the calibration.
+    ``quantization``: by cut point. ``batch``: of the calibration. ``acceptable_error``: above it, or while nodes are
+    refused, the next wider form is tried.
     """
 
     def __init__(
@@ -148,7 +147,9 @@ class Trial:
         quantization: Mapping[int, Quantization],
         *,
         batch: int,
+        acceptable_error: float = ACCEPTABLE_ERROR,
     ) -> None:
+        self._acceptable_error = acceptable_error
         self._exported, self._compiler, self._chips = exported, compiler, tuple(chips)
         self._quantization, self._batch = quantization, batch
         self._reference = TorchReference(exported.expansion)
@@ -163,10 +164,10 @@ class Trial:
             found = self.of(part, features, bits)
             if found is None:
                 continue
-            if found.is_good:
+            if found.share == 1.0 and found.error <= self._acceptable_error:
                 return found
             tried.append(found)
-        return max(tried, key=lambda one: (one.error <= MAX_ERROR, one.share, -max(one.error, ACCEPTABLE_ERROR)))
+        return max(tried, key=lambda one: (one.error <= MAX_ERROR, one.share, -max(one.error, self._acceptable_error)))
 
     def of(self, part: str, features: Features, bits: ActivationBits | None) -> Tried | None:
         """The form with activations in ``bits``; None if nothing in the part can be quantised."""

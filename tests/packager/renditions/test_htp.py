@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,14 +17,15 @@ from torch import nn
 from device_sdk.bundles.runnable import golden_inputs, matches
 from device_sdk.fragments.composition import compose
 from device_sdk.progress import SilentProgress
+from device_sdk.runtimes import OnnxRuntime
 from packager.exporting.export import export_blocks
 from packager.exporting.verification import SELF_TEST_BATCH, SELF_TEST_SEED
 from packager.npu import child
 from packager.npu.chips import CHIPS
 from packager.npu.compiler import Compiler
 from packager.npu.emulation import emulated
-from packager.renditions.calibration import Calibration
-from packager.renditions.htp import Trial, make_htp
+from packager.renditions.calibration import Calibration, relative_error
+from packager.renditions.htp import OPSET_16, Trial, make_htp
 from packager.renditions.int8 import cut_point_ranges
 from packager.renditions.rendition_set import part_stretch
 from packager.supernet.expansion import expand
@@ -175,3 +177,28 @@ def test_a_block_that_crashes_the_compiler_is_left_out_and_the_others_are_made(t
     )
     assert tiny_exported.own.keys() - made.own.keys() == {"o2"}
     assert made.notes == ("o2 has no htp rendition: v73: the compiler crashed (SIGABRT)",)
+
+
+def test_where_eight_bits_are_too_few_sixteen_are_taken_and_raise_the_opset(
+    tiny_exported, calibrate, compiler, digit_images, work
+):
+    calibration = calibrate(tiny_exported.expansion)
+    made = make_htp(tiny_exported, calibration, SilentProgress(), work, chips=[NO_HALF_PRECISION], acceptable_error=0.0)
+    assert made.opset == OPSET_16
+    path = [block.id for block in tiny_exported.expansion.originals]
+    types = {
+        numpy_helper.to_array(tensor).dtype
+        for part in path
+        for tensor in onnx.GraphProto.FromString(made.own[part]).initializer
+        if tensor.name.endswith("_zero_point")
+    }
+    assert np.dtype(np.uint16) in types
+    fragments = (*made.shared.values(), *(made.own[part] for part in path))
+    stretch = replace(tiny_exported.stretch(path), fragments=fragments, opset=made.opset)
+    images = digit_images("search", 20)
+    answer = emulated(compiler, compose(stretch), images.numpy(), chip=NO_HALF_PRECISION)
+    on_cpu = OnnxRuntime(threads=1).load(stretch).run([images.numpy()])[0]
+    with torch.no_grad():
+        expected = tiny_exported.expansion.traced.whole(images).numpy()
+    assert relative_error(answer, expected) < 0.01
+    assert relative_error(on_cpu, expected) < 0.01
