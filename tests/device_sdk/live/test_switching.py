@@ -56,7 +56,7 @@ def decided(
         now_s=now_s,
         last=last or LastSwitch(),
         settings=settings,
-        **more,
+        cause=cause,
     )
 
 
