@@ -67,10 +67,7 @@ def test_the_report_says_how_much_slower_since_when_and_why():
     assert lines[0].endswith("15.000 ms in the last 6 s, 1.50 × the first 6 s")
     assert lines[1].endswith("17.000 ms at last; the device throttled itself; settled after 31 s")
     assert lines[2].strip() == "▁" * 30 + "█" * 30
-    assert (
-        lines[3].strip()
-        == "cpu 41 °C at first (slows down from 80 °C on) and cpu 82 °C at last (slows down from 80 °C on)"
-    )
+    assert lines[3].strip() == "hottest: cpu 41 °C to cpu 82 °C, slowed down from 80 °C on"
 
 
 @pytest.mark.parametrize(
