@@ -30,7 +30,7 @@ def sustained_summary(found: SustainedProfile) -> dict[str, Any]:
 
 
 def sustained_lines(found: SustainedProfile, *, encoding: str = "utf-8") -> Iterator[str]:
-    """What a person reads; levels of the sparkline are digits where ``encoding`` has no blocks."""
+    """Lines for a terminal; levels of the sparkline are digits where ``encoding`` has no blocks."""
     first, last = found.first, found.last
     ratio = f"{found.sustained_over_first:.2f} ×"
     yield (

@@ -80,7 +80,7 @@ class SustainedProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Record:
-    """What a run has seen so far: durations of calls, samples, and a reading of the system at the end of each."""
+    """Durations of the calls of a run so far, its samples, and a reading of the system at the end of each."""
 
     def __init__(self, seconds: float, signals: SpeedSignals) -> None:
         self.seconds, self._signals = seconds, signals

@@ -54,7 +54,7 @@ class PinnedStretch:
 
     @property
     def nodes_by_provider(self) -> Mapping[str, int]:
-        """Those of the stretch; empty where it does not tell."""
+        """Nodes of the stretch by provider; empty where it does not tell."""
         return getattr(self._stretch, "nodes_by_provider", {})
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
