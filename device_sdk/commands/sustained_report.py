@@ -37,7 +37,10 @@ def sustained_lines(found: SustainedProfile, *, encoding: str = "utf-8") -> Iter
         f"sustained for {found.seconds:g} s with {found.plan}: {last.median_ms:.3f} ms in the last "
         f"{last.seconds:.3g} s, {ratio} the first {first.seconds:.3g} s"
     )
-    yield f"  p95 {first.p95_ms:.3f} ms at first, {last.p95_ms:.3f} ms at last; {_outcome(found)}"
+    yield (
+        f"  mean {first.mean_ms:.3f} ms, p95 {first.p95_ms:.3f} ms at first; {last.mean_ms:.3f} ms and "
+        f"{last.p95_ms:.3f} ms at last; {_outcome(found)}"
+    )
     if found.samples:
         yield f"  {sparkline([one.median_ms for one in found.samples], encoding=encoding)}"
     heat = [f"{one.zones[0].name} {one.zones[0].temperature_c:.0f} °C" for one in (first, last) if one.zones]
@@ -51,7 +54,7 @@ def _outcome(found: SustainedProfile) -> str:
         return WORDS["steady"]
     since = "not settled yet" if found.settled_s is None else f"settled after {found.settled_s:.0f} s"
     words = WORDS[found.outcome]
-    if found.outcome == "unknown" and found.sustained_over_first < 1:
+    if found.outcome == "unknown" and found.last.mean_ms < found.first.mean_ms:
         words = "faster without a reason that the system tells"
     return f"{words}; {since}"
 

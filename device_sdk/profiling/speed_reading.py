@@ -22,6 +22,7 @@ _SAVING = "low-power"  # a platform profile of laptops
 _BUSY, _IDLE = (0, 1, 2, 5, 6, 7), (3, 4)  # columns of /proc/stat; 7: taken by other virtual machines
 _OWN = (11, 12)  # columns of /proc/self/stat behind the name: in user mode, in the kernel
 _MOST_TASKS = 64
+_MOST_CORES = 16  # some kernels take 10 ms to tell the frequency of an idle core; cores of larger machines are alike
 _TRIPS = ("passive", "hot")  # kinds of trip points from which on the system slows the processor down
 
 
@@ -59,11 +60,11 @@ class SpeedSignals(Protocol):
 
 
 class SystemSpeed:
-    """Reads Linux's files below ``system``; of the ``cores``, by default those that this process may use."""
+    """Reads Linux's files below ``system``; of the first 16 ``cores``, by default those that this process may use."""
 
     def __init__(self, system: Path = _ROOT, *, cores: Collection[int] | None = None) -> None:
         self._system = system
-        self._cores = allowed_cores() if cores is None else tuple(sorted(cores))
+        self._cores = (allowed_cores() if cores is None else tuple(sorted(cores)))[:_MOST_CORES]
 
     def read(self) -> SpeedReading:
         """See the port."""

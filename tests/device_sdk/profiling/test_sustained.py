@@ -116,6 +116,13 @@ def test_a_load_at_the_beginning_that_ended_is_named_too():
     assert found.outcome == "load"
 
 
+def test_a_load_that_slows_few_of_many_short_calls_is_seen_by_the_mean():
+    calls = iter(range(10**6))
+    found = measured(Device(lambda at_s: 11.0 if at_s > 30 and next(calls) % 10 == 0 else 1.0, taken(30.0, 99.0)))
+    assert (found.sustained_over_first, found.outcome) == (1.0, "load")
+    assert found.last.mean_ms == pytest.approx(2.0, rel=0.01)
+
+
 def test_a_system_that_tells_nothing_leaves_the_cause_unknown():
     assert measured(Device(heating)).outcome == "unknown"
 

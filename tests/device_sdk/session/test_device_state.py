@@ -244,7 +244,7 @@ def test_a_plan_of_another_graph_counts_as_absent(state):
 def test_the_last_sustained_profile_of_a_power_mode_is_kept(tmp_path, bundle, runtime):
     system = tmp_path / "system"
     state = DeviceState(tmp_path, bundle, runtime, system=system)
-    stage = Stage(seconds=6.0, calls=100, median_ms=10.0, p95_ms=11.0, zones=(Zone("cpu", 70.0, 80.0),))
+    stage = Stage(seconds=6.0, calls=100, mean_ms=10.1, median_ms=10.0, p95_ms=11.0, zones=(Zone("cpu", 70.0, 80.0),))
     found = SustainedProfile(
         bundle=bundle.digest,
         runtime=runtime.identity,

@@ -10,6 +10,7 @@ private const val THERMAL = "sys/class/thermal"
 private const val KHZ_PER_MHZ = 1e3
 private const val MILLIDEGREES = 1e3
 private const val MOST_TASKS = 64
+private const val MOST_CORES = 16 // some kernels take 10 ms to tell the frequency of an idle core
 private const val MOST_CHARACTERS = 64 * 1024
 private const val STAT_COLUMNS = 8
 private val BUSY = listOf(0, 1, 2, 5, 6, 7) // columns of /proc/stat; 7: taken by other virtual machines
@@ -89,7 +90,7 @@ public class SystemSpeed(
     private fun folders(path: String, prefix: String): List<File> =
         File(root, path).listFiles { file -> file.name.startsWith(prefix) }.orEmpty().sortedBy { it.name }
 
-    private fun cores() = folders(CPU, "cpu").filter { CORE.matches(it.name) }
+    private fun cores() = folders(CPU, "cpu").filter { CORE.matches(it.name) }.take(MOST_CORES)
 
     private fun ofCores(name: String): List<Long> = cores().mapNotNull { count("$CPU/${it.name}/$name") }
 
