@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -133,3 +134,25 @@ def test_onnx_runtime_takes_the_entry_and_answers_as_before(bundle):
     expected = OnnxRuntime(threads=2).load(stretch).run(inputs)[-1]
     found = pinned(Placed(threads=2).load(stretch), HERE).run(inputs)[-1]
     assert np.allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@several
+def test_the_threads_of_a_pool_are_on_the_cores_that_the_entry_names(bundle):
+    def threads():
+        return set(map(int, os.listdir("/proc/self/task")))
+
+    class Placed(OnnxRuntime):
+        def session_options(self):
+            options = super().session_options()
+            options.add_session_config_entry(AFFINITIES, affinity_config([core], 3))
+            return options
+
+    core, before = max(HERE), threads()
+    session = Placed(threads=3).load(bundle.stretch(bundle.supernet.original.edges))
+    pool = threads() - before
+    deadline = time.monotonic() + 60
+    while {frozenset(os.sched_getaffinity(one)) for one in pool} != {frozenset([core])}:
+        assert time.monotonic() < deadline, "the pool's threads are elsewhere"
+        time.sleep(0.005)  # they place themselves when they begin
+    assert len(pool) == 2
+    session.close()
