@@ -8,6 +8,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +19,8 @@ from device_sdk.errors import RuntimeFailedError, UsageError
 from device_sdk.fragments.composition import COMPOSED, Stretch, compose
 from device_sdk.machine import usable_cores
 from device_sdk.runtimes.kept_contexts import session_by_context
-from device_sdk.runtimes.port import Array, StopSignal, require_one_home
+from device_sdk.runtimes.pinned import AFFINITIES, affinity_config, on_cores, pinned
+from device_sdk.runtimes.port import Array, LoadedStretch, StopSignal, require_one_home
 from device_sdk.runtimes.providers import (
     ProviderSettings,
     is_built_in,
@@ -88,7 +90,8 @@ class OnnxRuntime:
     ``spin_us``: microseconds that a thread of several waits on the processor for work before it sleeps, at most
     1,000,000. Before ONNX Runtime 1.26 any but 0 means as long as it likes (docs/guide/profiling.md).
     ``cache_folder``: where a provider that compiles, such as TensorRT or QNN, keeps what it made on this device.
-    ``provider_options``: of the provider, before those that this SDK sets.
+    ``provider_options``: of the provider, before those that this SDK sets. ``cores``: to which all threads of a session
+    are pinned, and callers while they run; none for wherever the system puts them.
 
     Raises:
         RuntimeFailedError: the provider is not available.
@@ -107,6 +110,7 @@ class OnnxRuntime:
         spin_us: int = 0,
         cache_folder: Path | None = None,
         provider_options: Mapping[str, str] | None = None,
+        cores: Sequence[int] = (),
     ) -> None:
         import onnxruntime
 
@@ -119,6 +123,7 @@ class OnnxRuntime:
         self._threads = threads
         self._provider = self._described.name
         self._settings = ProviderSettings(threads, cache_folder, provider_options)
+        self._cores = tuple(cores)
         self._lean = lean
         self._spin_us = spin_us if threads > 1 else 0  # a single thread waits for none
         self._shares_arena = False
@@ -153,15 +158,16 @@ class OnnxRuntime:
         other._shares_arena = True
         return other
 
-    def load(self, stretch: Stretch) -> OnnxSession:
+    def load(self, stretch: Stretch) -> LoadedStretch:
         """Compose and create a session (see the port)."""
         if stretch.runtime != self.reads:
             raise RuntimeFailedError(f"ONNX Runtime cannot run blocks for {stretch.runtime}", hint=_OTHER_RUNTIME)
         require_one_home(stretch)
-        session = self.load_model(compose(stretch))
+        with on_cores(self._cores) if self._cores else nullcontext():
+            session = self.load_model(compose(stretch))
         if len(stretch.fragments) > 1:
             self._require_used(session)
-        return session
+        return pinned(session, self._cores) if self._cores else session
 
     def _require_used(self, session: OnnxSession) -> None:
         """Raise if the provider runs no node of a composed model, since the CPU would run it silently."""
@@ -201,6 +207,8 @@ class OnnxRuntime:
             options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         if self._described.one_sample:
             options.add_free_dimension_override_by_name("batch", 1)
+        if self._cores and self._threads > 1:
+            options.add_session_config_entry(AFFINITIES, affinity_config(self._cores, self._threads))
         if self._shares_arena:
             options.add_session_config_entry("session.use_env_allocators", "1")
         for pool in ("intra_op", "inter_op"):

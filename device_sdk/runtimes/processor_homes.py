@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from device_sdk.errors import UsageError
 from device_sdk.machine import usable_cores
 from device_sdk.machine.clusters import Cluster, clusters, thread_counts
 from device_sdk.supernet.home import CPU, Home
@@ -34,3 +35,18 @@ def processor_homes(system: Path = _ROOT) -> tuple[Home, ...]:
 def cores_of(cluster: str, system: Path = _ROOT) -> tuple[int, ...]:
     """The cores of the cluster of that name here, such as ``Home.cluster``; none if there is no such cluster."""
     return next((one.cores for one in clusters(system) if cluster and one.name == cluster), ())
+
+
+def required_cores(home: Home, system: Path = _ROOT) -> tuple[int, ...]:
+    """The cores of the cluster that ``home`` names; none where it names no cluster.
+
+    Raises:
+        UsageError: there is no such cluster here.
+    """
+    found = cores_of(home.cluster, system)
+    if home.cluster and not found:
+        here = ", ".join(one.name for one in clusters(system) if one.name)
+        raise UsageError(
+            f"{home} names a cluster that is not here", hint=f"clusters: {here or 'none that the system tells'}"
+        )
+    return found

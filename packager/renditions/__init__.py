@@ -24,7 +24,8 @@ from packager.renditions.xnnpack import make_xnnpack
 FP32 = "fp32"
 
 # arguments: exported blocks, calibration data, progress, and a cache folder that survives interruptions
-KINDS: dict[str, Callable[[ExportedBlocks, Calibration, Progress, Path], RenditionSet]] = {
+MakeSet = Callable[[ExportedBlocks, Calibration, Progress, Path], RenditionSet]
+KINDS: dict[str, MakeSet] = {
     "int8": make_int8,
     "fp16": make_fp16,
     "xnnpack": make_xnnpack,
@@ -69,6 +70,6 @@ def make_renditions(
         )
     ]
     wanted = set(names)
-    kinds = {**KINDS, HTP: partial(make_htp, chips=chips_named(chips))}
+    kinds: dict[str, MakeSet] = {**KINDS, HTP: partial(make_htp, chips=chips_named(chips))}
     sets += [make(exported, calibration, progress, cache) for name, make in kinds.items() if name in wanted]
     return tuple(sets)

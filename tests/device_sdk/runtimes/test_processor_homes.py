@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from device_sdk.errors import UsageError
 from device_sdk.machine import usable_cores
 from device_sdk.machine.clusters import Cluster
-from device_sdk.runtimes.processor_homes import cores_of, homes_of, processor_homes
+from device_sdk.runtimes.processor_homes import cores_of, homes_of, processor_homes, required_cores
 from device_sdk.supernet.home import Home
 
 LITTLE, BIG = Cluster("little", (0, 1, 2, 3), 400), Cluster("big", (4, 5), 1024)
@@ -45,3 +46,9 @@ def test_this_machine_has_one_thread_first_and_at_most_its_cores():
 @pytest.mark.parametrize("name", ["", "huge"])
 def test_a_cluster_that_is_not_there_has_no_cores(name, tmp_path):
     assert cores_of(name, tmp_path) == ()
+
+
+def test_a_home_on_a_cluster_that_is_not_here_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="cluster that is not here"):
+        required_cores(Home("cpu", 1, "big"), tmp_path)
+    assert required_cores(Home("cpu", 1), tmp_path) == ()
