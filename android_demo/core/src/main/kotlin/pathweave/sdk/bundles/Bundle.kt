@@ -77,9 +77,19 @@ public class Bundle private constructor(
      * edges it is the branch alone, for all input sizes of the bundle. [anySize]: the blocks too are one model for all
      * input sizes.
      *
+     * Blocks at several homes become one stretch with a part for each run of equal home; the branch belongs to the last.
+     *
      * @throws BlobError a blob does not verify.
      */
     public fun stretch(edges: List<Edge>, exit: ExitChoice? = null, anySize: Boolean = false): Stretch {
+        val runs = runsOfEqualHome(edges)
+        if (runs.size < 2) return ofOneHome(edges, exit, anySize)
+        val parts = runs.dropLast(1).map { ofOneHome(it, null, anySize) } + ofOneHome(runs.last(), exit, anySize)
+        val (first, last) = parts.first() to parts.last()
+        return Stretch(emptyList(), first.inputs, last.outputs, last.irVersion, last.opset, last.freeAxes, parts = parts)
+    }
+
+    private fun ofOneHome(edges: List<Edge>, exit: ExitChoice?, anySize: Boolean): Stretch {
         val renditions = edges.map(supernet::rendition) + listOfNotNull(exit?.let(supernet::exitRendition))
         val branch = exit?.let { supernet.exit(it.exit) }
         val start = edges.firstOrNull()?.let { supernet.ends(it).first }
@@ -97,6 +107,7 @@ public class Bundle private constructor(
             opset = manifest.onnx.opset,
             freeAxes = if (anySize || edges.isEmpty()) supernet.freeAxes else emptyMap(),
             owners = owners.values.toList(),
+            home = edges.firstOrNull()?.home.orEmpty(),
         )
     }
 
@@ -161,6 +172,13 @@ public class Bundle private constructor(
             bundle.checkBlobsPresent()
             return bundle
         }
+    }
+}
+
+/** [edges] cut wherever the home changes. */
+internal fun runsOfEqualHome(edges: List<Edge>): List<List<Edge>> = buildList<MutableList<Edge>> {
+    for (edge in edges) {
+        if (lastOrNull()?.last()?.home == edge.home) last() += edge else add(mutableListOf(edge))
     }
 }
 
