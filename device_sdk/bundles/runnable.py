@@ -75,16 +75,16 @@ RenditionFilter = Callable[[Rendition], bool]
 
 @dataclass(frozen=True)
 class RunsOn:
-    """Accepts renditions for this ``runtime`` and ``provider`` (None: any), except those in ``left_out``."""
+    """Accepts renditions for this ``runtime`` and any of ``providers`` (None: all), except those in ``left_out``."""
 
     runtime: str
-    provider: str | None = None
+    providers: frozenset[str] | None = None
     left_out: frozenset[str] = frozenset()  # names of renditions
 
     def __call__(self, rendition: Rendition) -> bool:
         if rendition.runtime != self.runtime or rendition.name in self.left_out:
             return False
-        return self.provider is None or not rendition.providers or self.provider in rendition.providers
+        return self.providers is None or not rendition.providers or not self.providers.isdisjoint(rendition.providers)
 
 
 def runnable_part(manifest: Manifest, accepts: RenditionFilter) -> Manifest:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from device_sdk.bundles.runnable import RunsOn
 from device_sdk.errors import UsageError
 from device_sdk.runtimes.executorch import ExecutorchRuntime
+from device_sdk.runtimes.homes import HomesRuntime
 from device_sdk.runtimes.onnx_runtime import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch, MakeRuntime, Runtime
+from device_sdk.supernet.home import PROVIDERS, Home
 
 RUNTIMES: dict[str, MakeRuntime] = {
     "executorch": ExecutorchRuntime,
@@ -25,27 +28,45 @@ def make_runtime(
     lean: bool = False,
     spin_us: int = 0,
     cache_folder: Path | None = None,
+    homes: Sequence[Home] = (),
+    provider_options: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Runtime:
-    """The runtime registered as ``name``, on ``provider`` or its default provider.
+    """The runtime registered as ``name``, on ``provider`` or its default provider, or at ``homes``.
 
     ``lean``: hold as little memory between runs as possible; for plans under a memory cap. ``spin_us``: how long
     threads wait for work on the processor before they sleep, in microseconds. ``cache_folder``: for models that the
-    runtime compiles for this device.
+    runtime compiles for this device. ``homes``: instead of ``threads`` and ``provider``; the first is the usual one.
+    ``provider_options``: by either name of a provider.
 
     Raises:
-        UsageError: there is no such runtime, or ``spin_us`` is out of its range.
+        UsageError: there is no such runtime, it has no homes, or ``spin_us`` is out of its range.
         MissingExtraError: it is not installed.
         RuntimeFailedError: it has no such provider here.
     """
-    made = runtime_named(name)
-    provider = provider or made.providers[0]
-    return made(threads=threads, provider=provider, lean=lean, spin_us=spin_us, cache_folder=cache_folder)
+    made, options = runtime_named(name), provider_options or {}
+    if homes and name != USUAL:
+        raise UsageError(f"{name} has no homes to choose from", hint=f"homes are of {USUAL}")
+
+    def at(provider: str, threads: int) -> Runtime:
+        own = {
+            key: value
+            for name, given in options.items()
+            if PROVIDERS.get(name, name) == provider
+            for key, value in given.items()
+        }
+        more = {"provider_options": own} if own else {}
+        return made(threads=threads, provider=provider, lean=lean, spin_us=spin_us, cache_folder=cache_folder, **more)
+
+    if homes:
+        return HomesRuntime({home: at(PROVIDERS[home.provider], home.threads) for home in homes})
+    return at(provider or made.providers[0], threads)
 
 
-def runs_on(name: str = USUAL, provider: str | None = None) -> RunsOn:
-    """A filter for the renditions that runtime ``name`` runs on ``provider`` or its default provider."""
+def runs_on(name: str = USUAL, provider: str | None = None, *, homes: Sequence[Home] = ()) -> RunsOn:
+    """A filter for the renditions that runtime ``name`` runs on ``provider``, its default provider, or at ``homes``."""
     made = runtime_named(name)
-    return RunsOn(made.reads, provider or made.providers[0])
+    providers = [PROVIDERS[home.provider] for home in homes] or [provider or made.providers[0]]
+    return RunsOn(made.reads, frozenset(providers))
 
 
 def runtime_named(name: str) -> MakeRuntime:

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import hashlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
 from device_sdk.errors import RuntimeFailedError, UsageError
 from device_sdk.fragments.composition import COMPOSED, Stretch, compose
 from device_sdk.machine import usable_cores
+from device_sdk.runtimes.kept_contexts import session_by_context
 from device_sdk.runtimes.port import Array, StopSignal
+from device_sdk.runtimes.providers import (
+    ProviderSettings,
+    is_built_in,
+    plugin_devices,
+    provider_chain,
+    provider_named,
+    provider_version,
+    require_available,
+)
 
 WORTHWHILE_BYTES = 256 * 1024  # of weights: smaller blocks are soon reused
 
@@ -61,7 +73,7 @@ def _malloc_trim() -> Any:
 
 _ERRORS_ONLY = 3
 _MOST_SPIN_US = 1_000_000
-_CPU, _CUDA, _TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
+_CPU = "CPUExecutionProvider"
 
 
 class OnnxRuntime:
@@ -71,7 +83,8 @@ class OnnxRuntime:
     threads of this process then share one heap.
     ``spin_us``: microseconds that a thread of several waits on the processor for work before it sleeps, at most
     1,000,000. Before ONNX Runtime 1.26 any but 0 means as long as it likes (docs/guide/profiling.md).
-    ``cache_folder``: where TensorRT, as the provider, stores the engines that it builds on this device.
+    ``cache_folder``: where a provider that compiles, such as TensorRT or QNN, keeps what it made on this device.
+    ``provider_options``: of the provider, before those that this SDK sets.
 
     Raises:
         RuntimeFailedError: the provider is not available.
@@ -89,23 +102,21 @@ class OnnxRuntime:
         lean: bool = False,
         spin_us: int = 0,
         cache_folder: Path | None = None,
+        provider_options: Mapping[str, str] | None = None,
     ) -> None:
         import onnxruntime
 
         if not 0 <= spin_us <= _MOST_SPIN_US:
             raise UsageError(f"spin_us is {spin_us}", hint=f"give 0 to {_MOST_SPIN_US:,} microseconds")
         onnxruntime.disable_telemetry_events()  # on Windows, where it does not look at the environment
-        if provider not in onnxruntime.get_available_providers():
-            raise RuntimeFailedError(
-                f"ONNX Runtime has no {provider} here",
-                hint="it has " + ", ".join(onnxruntime.get_available_providers()),
-            )
+        require_available(provider)
+        _, self._described = provider_named(provider)
         self._onnxruntime = onnxruntime
         self._threads = threads
-        self._provider = provider
+        self._provider = self._described.name
+        self._settings = ProviderSettings(threads, cache_folder, provider_options)
         self._lean = lean
         self._spin_us = spin_us if threads > 1 else 0  # a single thread waits for none
-        self._cache_folder = cache_folder
         self._shares_arena = False
         if lean:
             keep_one_heap()
@@ -115,7 +126,9 @@ class OnnxRuntime:
     def identity(self) -> str:
         """For example ``onnxruntime-1.31.1-CPUExecutionProvider-2t``, with ``-spin50us`` and ``-lean`` where set."""
         settings = (f"-spin{self._spin_us}us" if self._spin_us else "") + ("-lean" if self._lean else "")
-        return f"onnxruntime-{self._onnxruntime.__version__}-{self._provider}-{self._threads}t{settings}"
+        version = provider_version(self._provider)
+        provider = f"{self._provider}-{version}" if version else self._provider
+        return f"onnxruntime-{self._onnxruntime.__version__}-{provider}-{self._threads}t{settings}"
 
     @property
     def concurrency(self) -> int:
@@ -140,6 +153,10 @@ class OnnxRuntime:
         """Compose and create a session (see the port)."""
         if stretch.runtime != self.reads:
             raise RuntimeFailedError(f"ONNX Runtime cannot run blocks for {stretch.runtime}", hint=_OTHER_RUNTIME)
+        if stretch.parts:
+            homes = ", ".join(part.home or "the first" for part in stretch.parts)
+            hint = "open the bundle with homes= that include them"
+            raise RuntimeFailedError(f"the plan runs blocks at several homes: {homes}; one is open here", hint=hint)
         session = self.load_model(compose(stretch))
         if len(stretch.fragments) > 1:
             self._require_used(session)
@@ -148,8 +165,7 @@ class OnnxRuntime:
     def _require_used(self, session: OnnxSession) -> None:
         """Raise if the provider runs no node of a composed model, since the CPU would run it silently."""
         nodes = session.nodes_by_provider
-        used = self._provider if self._provider != _TENSORRT or nodes.get(_TENSORRT) else _CUDA
-        if self._provider != _CPU and nodes and not nodes.get(used):
+        if self._provider != _CPU and nodes and not session.assigned:
             session.close()
             raise RuntimeFailedError(
                 f"{self._provider} runs none of the {sum(nodes.values())} nodes of the model",
@@ -166,8 +182,9 @@ class OnnxRuntime:
         del model
         if large:
             give_back_freed_memory()
-        nodes = {} if self._provider == _CPU else _nodes_by_provider(session)
-        return OnnxSession(session, large=large, nodes_by_provider=nodes)
+        assigned = {} if self._provider == _CPU else _operators_by_provider(session)
+        used = (self._provider, *self._described.stand_ins)
+        return OnnxSession(session, large=large, operators=assigned, used=used, one_sample=self._described.one_sample)
 
     def session_options(self) -> Any:
         """The ``onnxruntime.SessionOptions`` of every session."""
@@ -180,6 +197,8 @@ class OnnxRuntime:
         options.enable_cpu_mem_arena = not self._lean
         if self._provider != _CPU:
             options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        if self._described.one_sample:
+            options.add_free_dimension_override_by_name("batch", 1)
         if self._shares_arena:
             options.add_session_config_entry("session.use_env_allocators", "1")
         for pool in ("intra_op", "inter_op"):
@@ -189,21 +208,36 @@ class OnnxRuntime:
         return options
 
     def _create(self, model: bytes) -> Any:
-        providers = provider_chain(self._provider, model, cache_folder=self._cache_folder)
+        described, settings = self._described, self._settings
         try:
-            return self._onnxruntime.InferenceSession(model, self.session_options(), providers=providers)
+            chosen = {**described.options(model, settings), **(settings.given or {})}
+            if is_built_in(self._provider):
+                providers = provider_chain(described, chosen)
+                return self._onnxruntime.InferenceSession(model, self.session_options(), providers=providers)
+            create = partial(self._create_by_plugin, chosen)
+            if not described.keeps_context:
+                return create(model, {})
+            folder, identity = settings.cache_folder, self.identity
+            return session_by_context(create, model, folder=folder, identity=identity, options=chosen)
         except Exception as error:  # the binding raises many unrelated types
             raise RuntimeFailedError(f"ONNX Runtime refused the model: {_first_line(error)}") from error
 
+    def _create_by_plugin(self, chosen: Mapping[str, str], model: bytes | str, entries: Mapping[str, str]) -> Any:
+        options = self.session_options()
+        for name, value in entries.items():
+            options.add_session_config_entry(name, value)
+        options.add_provider_for_devices(plugin_devices(self._provider)[:1], dict(chosen))
+        return self._onnxruntime.InferenceSession(model, options)
 
-def _nodes_by_provider(session: Any) -> dict[str, int]:
-    """Number of nodes per provider; empty before ONNX Runtime 1.24, which does not report it."""
+
+def _operators_by_provider(session: Any) -> dict[str, Counter[str]]:
+    """Number of nodes by provider and operator; empty before ONNX Runtime 1.24, which does not report it."""
     if not hasattr(session, "get_provider_graph_assignment_info"):
         return {}
-    nodes: dict[str, int] = {}
+    operators: dict[str, Counter[str]] = {}
     for subgraph in session.get_provider_graph_assignment_info():
-        nodes[subgraph.ep_name] = nodes.get(subgraph.ep_name, 0) + len(subgraph.get_nodes())
-    return nodes
+        operators.setdefault(subgraph.ep_name, Counter()).update(node.op_type for node in subgraph.get_nodes())
+    return operators
 
 
 _registering = threading.Lock()
@@ -225,43 +259,48 @@ def _registered(onnxruntime: Any) -> None:
 _OTHER_RUNTIME = "open the bundle with the runtime that its blocks are for"
 
 
-def provider_chain(provider: str, model: bytes, *, cache_folder: Path | None) -> list[str | tuple[str, dict[str, str]]]:
-    """``provider`` with its options, and the fallbacks for operators that it lacks.
-
-    TensorRT names engines after the model's file, inputs and outputs, not its weights. The model's digest as prefix
-    keeps engines of different models apart.
-    """
-    if provider != _TENSORRT:
-        return [provider] if provider == _CPU else [provider, _CPU]
-    if cache_folder is None:
-        return [_TENSORRT, _CUDA, _CPU]
-    cache_folder.mkdir(parents=True, exist_ok=True)
-    options = {
-        "trt_engine_cache_enable": "True",
-        "trt_engine_cache_path": str(cache_folder),
-        "trt_engine_cache_prefix": hashlib.sha256(model).hexdigest(),
-        "trt_timing_cache_enable": "True",
-        "trt_timing_cache_path": str(cache_folder),
-    }
-    return [(_TENSORRT, options), _CUDA, _CPU]
-
-
 class OnnxSession:
     """One ONNX Runtime session.
 
-    ``nodes_by_provider``: number of nodes per provider; empty for the CPU provider or where unknown.
+    ``operators``: number of nodes by provider and operator; empty for the CPU provider or where unknown. ``used``: the
+    providers that were wanted. ``one_sample``: the session takes one sample; a batch runs one after the other.
     """
 
     def __init__(
-        self, session: Any, *, large: bool = False, nodes_by_provider: Mapping[str, int] | None = None
+        self,
+        session: Any,
+        *,
+        large: bool = False,
+        operators: Mapping[str, Mapping[str, int]] | None = None,
+        used: Collection[str] = (),
+        one_sample: bool = False,
     ) -> None:
-        self.nodes_by_provider = dict(nodes_by_provider or {})
+        self._operators, self._used, self._one_sample = dict(operators or {}), used, one_sample
         from onnxruntime import RunOptions
 
         self._session, self._new_options = session, RunOptions
         self._large = large
         self._inputs = [value.name for value in session.get_inputs()]
         self._outputs = [value.name for value in session.get_outputs()]
+
+    @property
+    def nodes_by_provider(self) -> dict[str, int]:
+        """Number of nodes per provider; empty for the CPU provider or where unknown."""
+        return {name: sum(operators.values()) for name, operators in self._operators.items()}
+
+    @property
+    def assigned(self) -> int:
+        """Number of nodes that the wanted providers run."""
+        return sum(nodes for name, nodes in self.nodes_by_provider.items() if name in self._used)
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """Number of nodes by operator that other providers run."""
+        left: Counter[str] = Counter()
+        for name, operators in self._operators.items():
+            if name not in self._used:
+                left.update(operators)
+        return dict(left)
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """See the port."""
@@ -281,6 +320,13 @@ class OnnxSession:
                 raise
 
     def _run(self, inputs: Sequence[Array], options: Any) -> list[Array]:
+        if not self._one_sample or len(inputs[0]) == 1:
+            return self._run_batch(inputs, options)
+        samples = [[one[at : at + 1] for one in inputs] for at in range(len(inputs[0]))]
+        runs = [self._run_batch(sample, options) for sample in samples]
+        return [np.concatenate(outputs) for outputs in zip(*runs, strict=True)]
+
+    def _run_batch(self, inputs: Sequence[Array], options: Any) -> list[Array]:
         session = self._session
         if session is None:
             raise RuntimeFailedError("the session was closed")

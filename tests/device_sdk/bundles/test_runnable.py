@@ -11,7 +11,7 @@ from device_sdk.errors import RuntimeFailedError
 from device_sdk.supernet.blocks import Block, CutPoint, Golden, InputSize, Rendition, TensorSpec
 from device_sdk.supernet.plan import Edge
 
-HERE = RunsOn("onnxruntime", "CPUExecutionProvider")
+HERE = RunsOn("onnxruntime", frozenset({"CPUExecutionProvider"}))
 
 
 def rendition(name, runtime="onnxruntime", providers=()):
@@ -29,7 +29,7 @@ def rendition(name, runtime="onnxruntime", providers=()):
     ],
 )
 def test_a_rendition_runs_where_runtime_and_provider_are_unless_it_is_left_out(one, expected):
-    runs = RunsOn("onnxruntime", "CPUExecutionProvider", left_out=frozenset({"int8"}))
+    runs = RunsOn("onnxruntime", frozenset({"CPUExecutionProvider"}), left_out=frozenset({"int8"}))
     assert runs(one) is expected
 
 
@@ -101,6 +101,8 @@ def test_input_sizes_stay_only_if_every_original_still_runs_at_them(any_size, ke
         provenance=Provenance("none", "none", None, None, "none", {}, {}),
         input_sizes=(size,),
     )
-    found = runnable_part(manifest, RunsOn("onnxruntime", "CPUExecutionProvider", left_out=frozenset({"fp32"})))
+    found = runnable_part(
+        manifest, RunsOn("onnxruntime", frozenset({"CPUExecutionProvider"}), left_out=frozenset({"fp32"}))
+    )
     assert len(found.input_sizes) == kept
     assert found.supernet().sizes == ((), (4, 4))[: 1 + kept]

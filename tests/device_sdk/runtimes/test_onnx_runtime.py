@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import timeit
 from dataclasses import replace
 from functools import partial
@@ -13,7 +12,7 @@ import pytest
 from device_sdk.errors import CompositionError, RuntimeFailedError, UsageError
 from device_sdk.fragments.composition import Stretch, compose
 from device_sdk.runtimes import make_runtime
-from device_sdk.runtimes.onnx_runtime import OnnxRuntime, provider_chain
+from device_sdk.runtimes.onnx_runtime import OnnxRuntime
 from device_sdk.supernet.blocks import TensorSpec
 
 
@@ -73,28 +72,6 @@ def test_fragments_that_do_not_make_one_model_are_refused(bundle, runtime):
     stretch = bundle.stretch(bundle.supernet.original.edges[:2])
     with pytest.raises(CompositionError, match="two fragments define"):
         runtime.load(replace(stretch, fragments=stretch.fragments * 2))
-
-
-def test_the_central_processor_needs_no_stand_in_and_others_get_one():
-    assert provider_chain("CPUExecutionProvider", b"model", cache_folder=None) == ["CPUExecutionProvider"]
-    chain = provider_chain("CUDAExecutionProvider", b"model", cache_folder=None)
-    assert chain == ["CUDAExecutionProvider", "CPUExecutionProvider"]
-
-
-def test_engines_of_tensorrt_are_kept_under_the_digest_of_their_model(tmp_path):
-    folder = tmp_path / "state" / "engines"
-    one, other = (provider_chain("TensorrtExecutionProvider", model, cache_folder=folder) for model in (b"1", b"2"))
-    (name, options), *stand_ins = one
-    assert (name, stand_ins) == ("TensorrtExecutionProvider", ["CUDAExecutionProvider", "CPUExecutionProvider"])
-    assert folder.is_dir()
-    assert (options["trt_engine_cache_enable"], options["trt_engine_cache_path"]) == ("True", str(folder))
-    assert options["trt_engine_cache_prefix"] == hashlib.sha256(b"1").hexdigest()
-    assert other[0][1]["trt_engine_cache_prefix"] != options["trt_engine_cache_prefix"]
-
-
-def test_without_a_folder_tensorrt_keeps_nothing():
-    chain = provider_chain("TensorrtExecutionProvider", b"model", cache_folder=None)
-    assert chain[0] == "TensorrtExecutionProvider"
 
 
 @pytest.mark.alone

@@ -72,7 +72,7 @@ def test_renditions_are_packaged_and_an_interrupted_run_may_go_on_with_others(pa
     shown = pathweave("inspect", out, "--json").result
     assert shown["sizes"]["renditions"] == done.result["rendition_bytes"]
 
-    here = Bundle.open(out, accepts=RunsOn("onnxruntime", "CPUExecutionProvider"))
+    here = Bundle.open(out, accepts=RunsOn("onnxruntime", frozenset({"CPUExecutionProvider"})))
     assert {edge.rendition for edge in here.supernet.edges} == {"fp32", "int8"}
     assert sum(here.blob_sizes().values()) < sum(sizes.values())
 
