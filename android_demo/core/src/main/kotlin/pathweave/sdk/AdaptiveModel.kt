@@ -12,6 +12,7 @@ import pathweave.sdk.execution.Active
 import pathweave.sdk.execution.Outcome
 import pathweave.sdk.execution.PlanInUse
 import pathweave.sdk.execution.Workspace
+import pathweave.sdk.execution.openHomes
 import pathweave.sdk.execution.runSelfTest
 import pathweave.sdk.logs.AdaptationLog
 import pathweave.sdk.logs.infeasible
@@ -26,6 +27,7 @@ import pathweave.sdk.policies.choose
 import pathweave.sdk.profiling.Profile
 import pathweave.sdk.profiling.currentConditions
 import pathweave.sdk.profiling.profile
+import pathweave.sdk.runtimes.HomesRuntime
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.runtimes.Runtime
 import pathweave.sdk.session.Answer
@@ -44,8 +46,10 @@ import pathweave.sdk.session.TimedAnswers
 import pathweave.sdk.session.loadExits
 import pathweave.sdk.session.sources
 import pathweave.sdk.supernet.Goal
+import pathweave.sdk.supernet.Home
 import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Kind
+import pathweave.sdk.supernet.PROVIDERS
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.Power
 import pathweave.sdk.supernet.Uplink
@@ -320,32 +324,38 @@ public class AdaptiveModel private constructor(
          * if not in the folder itself. [stateFolder]: where profiles, the plan in use, the pool and the adaptation log
          * are kept, in the same files as Python's; with it the model starts with the plan that it used last. [exits]:
          * leaves out the others, whose blobs need not be here, unless it was decided since which are kept.
-         * [memoryCapBytes]: as the property.
+         * [memoryCapBytes]: as the property. [homes]: instead of [runtime], where blocks may run ([allHomes] has those of
+         * this device); the first runs the full model, and what a plan names no home for. One that fails its check here
+         * is left out ([HomeReport]).
          *
          * @throws BundleError the bundle cannot be used (a kind of it says why).
-         * @throws RuntimeFailedError the runtime refused a block.
+         * @throws RuntimeFailedError the runtime refused a block, or has no such home.
+         * @throws UsageError both a runtime and homes are given.
          */
         public fun open(
             folder: File,
             trust: Trust? = null,
-            runtime: Runtime = OnnxRuntime(),
+            runtime: Runtime? = null,
             blobs: File = File(folder, BLOBS),
             selfTested: (digest: String) -> Boolean = { false },
             clock: Clock = System::nanoTime,
             stateFolder: File? = null,
             exits: Collection<String>? = null,
             memoryCapBytes: Long? = null,
+            homes: List<Home>? = null,
         ): AdaptiveModel {
-            val bare = Bundle.open(folder, trust, blobs, exits = emptyList())
+            val providers = (homes ?: listOf(Home())).map { PROVIDERS[it.provider] ?: it.provider }
+            val bare = Bundle.open(folder, trust, blobs, exits = emptyList(), providers)
             val kept = stateFolder?.let { loadExits(it, bare.manifest.name, bare.digest) }
             val bundle = bare.withExits(kept ?: exits ?: bare.offered.exits.map { it.id })
-            val state = stateFolder?.let { DeviceState(it, bundle, runtime) }
+            val at = runtimeAt(bundle, runtime, homes, stateFolder)
+            val state = stateFolder?.let { DeviceState(it, bundle, at) }
             state?.removeTemporaries()
             if (!selfTested(bundle.digest) && state?.selfTestPassed != true) {
-                runSelfTest(bundle, runtime)
+                runSelfTest(bundle, (at as? HomesRuntime)?.onProcessor ?: at)
                 state?.rememberSelfTest()
             }
-            val workspace = Workspace(bundle, runtime, memoryCapBytes)
+            val workspace = Workspace(bundle, at, memoryCapBytes)
             return AdaptiveModel(workspace, clock, state).also { state?.logOpened(it.plan) }
         }
 
@@ -353,19 +363,30 @@ public class AdaptiveModel private constructor(
          * A model of what [openAt] or [openStored] opened, which passed its self-test; closing it closes [opened].
          *
          * [stateFolder]: where profiles, the plan, the pool and the adaptation log are kept, if anywhere.
-         * [memoryCapBytes]: as the property.
+         * [memoryCapBytes]: as the property. [homes]: as there; renditions for the processor run at them.
+         *
+         * @throws RuntimeFailedError there is no such home.
+         * @throws UsageError both a runtime and homes are given.
          */
         public fun open(
             opened: OpenedBundle,
-            runtime: Runtime = OnnxRuntime(),
+            runtime: Runtime? = null,
             clock: Clock = System::nanoTime,
             stateFolder: File? = null,
             memoryCapBytes: Long? = null,
+            homes: List<Home>? = null,
         ): AdaptiveModel {
-            val state = stateFolder?.let { DeviceState(it, opened.bundle, runtime) }
+            val at = runtimeAt(opened.bundle, runtime, homes, stateFolder ?: opened.stateFolder)
+            val state = stateFolder?.let { DeviceState(it, opened.bundle, at) }
             state?.removeTemporaries()
-            val workspace = Workspace(opened.bundle, runtime, memoryCapBytes)
+            val workspace = Workspace(opened.bundle, at, memoryCapBytes)
             return AdaptiveModel(workspace, clock, state, opened, opened.origin).also { state?.logOpened(it.plan) }
+        }
+
+        private fun runtimeAt(bundle: Bundle, runtime: Runtime?, homes: List<Home>?, stateFolder: File?): Runtime {
+            if (homes == null) return runtime ?: OnnxRuntime()
+            if (runtime != null) throw UsageError("both a runtime and homes are given", "give one of them")
+            return openHomes(bundle, homes, stateFolder).runtime
         }
     }
 }

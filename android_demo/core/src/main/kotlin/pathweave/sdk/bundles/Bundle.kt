@@ -17,6 +17,7 @@ import java.nio.file.StandardOpenOption.READ
 import java.security.MessageDigest
 import pathweave.sdk.BlobError
 import pathweave.sdk.BundleError
+import pathweave.sdk.CompositionError
 import pathweave.sdk.ManifestError
 import pathweave.sdk.SignatureError
 import pathweave.sdk.UsageError
@@ -24,8 +25,10 @@ import pathweave.sdk.files.digestOf
 import pathweave.sdk.files.hex
 import pathweave.sdk.files.reason
 import pathweave.sdk.files.sha256
+import pathweave.sdk.supernet.CPU
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.ExitChoice
+import pathweave.sdk.supernet.PROVIDERS
 import pathweave.sdk.supernet.Rendition
 import pathweave.sdk.supernet.Supernet
 
@@ -80,6 +83,7 @@ public class Bundle private constructor(
      * Blocks at several homes become one stretch with a part for each run of equal home; the branch belongs to the last.
      *
      * @throws BlobError a blob does not verify.
+     * @throws CompositionError blocks of one home are for different providers.
      */
     public fun stretch(edges: List<Edge>, exit: ExitChoice? = null, anySize: Boolean = false): Stretch {
         val runs = runsOfEqualHome(edges)
@@ -108,6 +112,7 @@ public class Bundle private constructor(
             freeAxes = if (anySize || edges.isEmpty()) supernet.freeAxes else emptyMap(),
             owners = owners.values.toList(),
             home = edges.firstOrNull()?.home.orEmpty(),
+            providers = commonProviders(renditions),
         )
     }
 
@@ -147,7 +152,7 @@ public class Bundle private constructor(
          * there is none, manifest.sig. [blobs]: where the blobs lie, if not in the folder itself. [exits]: leaves out
          * the others; their blobs need not be here.
          *
-         * Renditions that ONNX Runtime does not run on a processor are left out, with their edges and blobs.
+         * Renditions that ONNX Runtime does not run on one of [providers] are left out, with their edges and blobs.
          *
          * 1. read the manifest's bytes; 2. check the signature over them; 3. parse and check the schema and the graph;
          * 4. check that every blob is there with the stated size (digests are checked whenever a blob is read).
@@ -160,19 +165,27 @@ public class Bundle private constructor(
             trust: Trust? = null,
             blobs: File = File(folder, BLOBS),
             exits: Collection<String>? = null,
+            providers: Collection<String> = listOf(PROVIDERS.getValue(CPU)),
         ): Bundle {
             val data = readManifest(folder)
             val signature = readSignature(folder)
             val release = trust?.verify(SignedParts("$folder", data, signature, readRelease(folder)))
             val read = decodeManifest(data)
             release?.requireSameName(read.name, read.version)
-            val offered = read.runnablePart(Rendition::runsHere)
+            val offered = read.runnablePart { it.runsOn(providers) }
             val held = if (exits == null) offered else offered.partWithExits(exits)
             val bundle = Bundle(folder, blobs, held, sha256(data), signature != null, offered)
             bundle.checkBlobsPresent()
             return bundle
         }
     }
+}
+
+/** The providers that all [renditions] are for; empty for any. */
+private fun commonProviders(renditions: List<Rendition>): List<String> {
+    val sets = renditions.map { it.providers }.filter { it.isNotEmpty() }
+    val common = sets.reduceOrNull { both, next -> both.filter { it in next } } ?: return emptyList()
+    return common.ifEmpty { throw CompositionError("no provider runs all blocks that run as one model here") }
 }
 
 /** [edges] cut wherever the home changes. */

@@ -43,8 +43,9 @@ private const val MODEL_MAX_BYTES = 2_000_000_000L // protobuf's own limit is 2 
  *
  * [freeAxes]: by tensor, the axes (0 is the batch) whose extents the composed model leaves open, so that one session
  * runs at several input sizes. [owners]: the block or exit of each fragment, for errors; empty where unknown. [home]:
- * where it runs; empty for the first home. [parts]: of blocks at several homes, the stretches of equal home in order;
- * all else but inputs and outputs is theirs.
+ * where it runs; empty for the first home that may run it. [providers]: those that its renditions are for; empty for
+ * all. [parts]: of blocks at several homes, the stretches of equal home in order; all else but inputs and outputs is
+ * theirs.
  */
 public class Stretch(
     public val fragments: List<BlobBytes>,
@@ -55,6 +56,7 @@ public class Stretch(
     public val freeAxes: Map<String, Set<Int>> = emptyMap(),
     public val owners: List<String> = emptyList(),
     public val home: String = "",
+    public val providers: List<String> = emptyList(),
     public val parts: List<Stretch> = emptyList(),
 )
 
