@@ -34,6 +34,7 @@ from device_sdk.errors import (
     RuntimeFailedError,
     SelfTestError,
 )
+from device_sdk.execution.home_check import HomeReport
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.self_test_process import Report, Request
 from device_sdk.execution.workspace import Workspace
@@ -41,7 +42,9 @@ from device_sdk.machine import memory_bytes
 from device_sdk.progress import Progress, SilentProgress, Task
 from device_sdk.runtimes.port import Runtime
 from device_sdk.runtimes.settings import RuntimeSettings
+from device_sdk.supernet.home import Home
 
+_STOPPED = "the self-test was stopped"
 _MODULE = "device_sdk.execution.self_test_process"
 _LEAST_LIMIT_BYTES = 1 << 30
 _BYTES_PER_BLOB_BYTE = 8  # a fragment is read, composed, parsed and optimised
@@ -69,6 +72,7 @@ class SelfTestLimits:
 
 PROCESSOR_LIMITS = SelfTestLimits()
 DEVICE_LIMITS = SelfTestLimits(step_s=900.0, total_s=7200.0)  # TensorRT compiles an engine for each block
+HOME_LIMITS = SelfTestLimits(step_s=300.0, total_s=3600.0)
 
 
 def run_guarded_self_test(
@@ -96,17 +100,7 @@ def run_guarded_self_test(
     command = interpreter or _interpreter()
     reason = "there is no interpreter to start" if command is None else ""
     if command is not None:
-        request = Request(
-            folder=str(bundle.folder.resolve()),
-            blobs=str(bundle.blobs.resolve()),
-            digest=bundle.digest,
-            runtime=settings,
-            memory_cap_bytes=memory_cap_bytes,
-            memory_limit_bytes=_memory_limit_bytes(bundle, settings),
-            exits=bundle.exits,
-            edges=None if bundle.part.edges is None else tuple(bundle.part.edges),
-            only=None if exits is None else tuple(exits),
-        )
+        request = _request(bundle, settings, memory_cap_bytes=memory_cap_bytes, only=exits)
         try:
             _in_child(command, request, limits, shown)
             return
@@ -119,11 +113,60 @@ def run_guarded_self_test(
         raise _aborted("it needs more memory than there is") from error
 
 
+def run_guarded_home_check(
+    bundle: Bundle,
+    settings: RuntimeSettings,
+    home: Home,
+    *,
+    limits: SelfTestLimits = HOME_LIMITS,
+    interpreter: str | None = None,
+    progress: Progress | None = None,
+) -> HomeReport:
+    """``check_home`` in a child process with a runtime of the same ``settings`` at ``home`` alone.
+
+    Never raises for what is wrong with the home: a child that crashes, hangs or cannot be started is the report's
+    failure. Its ``runtime`` is then ``home``'s name.
+    """
+    command = interpreter or _interpreter()
+    if command is None:
+        return HomeReport(str(home), str(home), failure="there is no interpreter to check it in")
+    request = _request(bundle, settings.at(home), home=home)
+    try:
+        report = _in_child(command, request, limits, progress or SilentProgress())
+    except (PathweaveError, _NotStartedError) as error:
+        return HomeReport(str(home), str(home), failure=str(error).removeprefix(f"{_STOPPED}: "))
+    assert report.checked is not None
+    return report.checked
+
+
+def _request(
+    bundle: Bundle,
+    settings: RuntimeSettings,
+    *,
+    memory_cap_bytes: int | None = None,
+    only: Collection[str] | None = None,
+    home: Home | None = None,
+) -> Request:
+    return Request(
+        folder=str(bundle.folder.resolve()),
+        blobs=str(bundle.blobs.resolve()),
+        digest=bundle.digest,
+        runtime=settings,
+        memory_cap_bytes=memory_cap_bytes,
+        memory_limit_bytes=_memory_limit_bytes(bundle, settings),
+        exits=bundle.exits,
+        edges=None if bundle.part.edges is None else tuple(bundle.part.edges),
+        only=None if only is None else tuple(only),
+        home=home,
+    )
+
+
 class _NotStartedError(Exception):
     """The child ended, or did not answer, before it had read the bundle."""
 
 
-def _in_child(command: str, request: Request, limits: SelfTestLimits, progress: Progress) -> None:
+def _in_child(command: str, request: Request, limits: SelfTestLimits, progress: Progress) -> Report:
+    """The report of a child that passed; raises its error otherwise."""
     with _child(command) as child:
         assert child.stdin is not None
         assert child.stdout is not None
@@ -148,7 +191,7 @@ def _in_child(command: str, request: Request, limits: SelfTestLimits, progress: 
                 elif report.kind == "step" and task is not None:
                     task.advance(report.total)
                 elif report.kind == "passed":
-                    return
+                    return report
                 elif report.kind == "failed":
                     raise _error(report)
 
@@ -219,7 +262,7 @@ def _error(report: Report) -> PathweaveError:
 
 def _aborted(reason: str) -> SelfTestAbortedError:
     return SelfTestAbortedError(
-        f"the self-test was stopped: {reason}", hint="the bundle does not work on this device; package it again"
+        f"{_STOPPED}: {reason}", hint="the bundle does not work on this device; package it again"
     )
 
 

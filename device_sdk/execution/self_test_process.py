@@ -20,18 +20,20 @@ import msgspec
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.held_part import HeldPart
 from device_sdk.errors import BlobError, PathweaveError
+from device_sdk.execution.home_check import HomeReport, check_home
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
 from device_sdk.machine import mapped_bytes
 from device_sdk.progress import Task
-from device_sdk.runtimes import make_runtime, runs_on
 from device_sdk.runtimes.settings import RuntimeSettings
+from device_sdk.supernet.home import Home
 from device_sdk.supernet.plan import Edge
 
 
 class Request(msgspec.Struct, frozen=True):
     """Self-test of the held ``exits`` and ``edges`` (None: all); with ``only``, of these exits alone, without blocks.
 
+    ``home``: the check of this home instead (``home_check``); ``runtime`` are its settings.
     ``memory_limit_bytes``: of address space, beyond the loaded runtime; None for no limit.
     """
 
@@ -44,6 +46,7 @@ class Request(msgspec.Struct, frozen=True):
     exits: tuple[str, ...] | None = None
     edges: tuple[Edge, ...] | None = None
     only: tuple[str, ...] | None = None
+    home: Home | None = None
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -54,6 +57,7 @@ class Report(msgspec.Struct, frozen=True):
     error: str = ""  # the name of the exception's class
     message: str = ""
     hint: str | None = None
+    checked: HomeReport | None = None
 
 
 def main() -> None:
@@ -62,20 +66,13 @@ def main() -> None:
     os.dup2(2, 1)  # what libraries print is no report
     request = msgspec.json.decode(sys.stdin.buffer.readline(), type=Request)
     settings = request.runtime
-    cache_folder = None if settings.cache_folder is None else Path(settings.cache_folder)
-    runtime = make_runtime(
-        settings.name,
-        threads=settings.threads,
-        provider=settings.provider,
-        lean=settings.lean,
-        spin_us=settings.spin_us,
-        cache_folder=cache_folder,
-    )
+    runtime = settings.make() if request.home is None else None
     _send(reports, Report("ready"))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _limit(request.memory_limit_bytes)
     try:
-        accepts = runs_on(settings.name, settings.provider)
+        runtime = runtime or settings.make()  # a provider that crashes as it is loaded fails its check
+        accepts = settings.accepts
         held = HeldPart(request.exits, None if request.edges is None else frozenset(request.edges))
         bundle = Bundle.open(
             request.folder, blobs=Path(request.blobs), accepts=accepts, part=lambda manifest, digest: held
@@ -83,13 +80,17 @@ def main() -> None:
         if bundle.digest != request.digest:
             raise BlobError(f"{request.folder} was replaced before its self-test")
         workspace = Workspace(bundle, runtime, request.memory_cap_bytes)
-        run_self_test(workspace, exits=request.only, progress=_Steps(reports))
+        checked = None
+        if request.home is None:
+            run_self_test(workspace, exits=request.only, progress=_Steps(reports))
+        else:
+            checked = check_home(workspace, request.home, _Steps(reports))
     except PathweaveError as error:
         _send(reports, Report("failed", error=type(error).__name__, message=str(error), hint=error.hint))
     except Exception as error:  # also MemoryError: the parent judges
         _send(reports, Report("failed", error=type(error).__name__, message=str(error)[:300]))
     else:
-        _send(reports, Report("passed"))
+        _send(reports, Report("passed", checked=checked))
     os._exit(0)  # runtimes may take long to tear down
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.execution.loaded_segments import LoadedSegments, load_part
+from device_sdk.execution.open_homes import ONE_HOME, OpenHomes
 from device_sdk.execution.pager import Footprint
 from device_sdk.execution.paging import each_edge, largest_batch, one_model_footprint, room_beside_largest
 from device_sdk.execution.plan_segments import PlanSegment
@@ -23,13 +24,14 @@ class Workspace:
     """One bundle, one runtime, and a cap on all memory that is loaded beyond the bare runtime.
 
     ``memory_cap_bytes``: None for no limit. Parts above the cap run in pages, in smaller batches. ``prior``: of
-    classes, applied to the logits of segments and stretches; plans have their own.
+    classes, applied to the logits of segments and stretches; plans have their own. ``homes``: that are open here.
     """
 
     bundle: Bundle
     runtime: Runtime
     memory_cap_bytes: int | None = None
     prior: Prior | None = None
+    homes: OpenHomes = ONE_HOME
 
     @property
     def supernet(self) -> Supernet:

@@ -18,7 +18,7 @@ from device_sdk.errors import BudgetError, InfeasibleBudgetError, PathweaveError
 from device_sdk.execution.workspace import Workspace
 from device_sdk.live.plan_pool import rungs_ms
 from device_sdk.policies.gathering import AdaptationSettings, search_positions
-from device_sdk.policies.subnet_search import make_evaluator, with_prior
+from device_sdk.policies.subnet_search import at_best_homes, at_named_homes, make_evaluator, with_prior
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Array
@@ -51,7 +51,8 @@ class PoolSearch:
     ) -> None:
         self._prior = prior
         kept, _ = search_positions(labels, settings)
-        self._workspace, self._cost_model, self._settings = workspace, cost_model, settings
+        self._workspace, self._named, self._settings = workspace, cost_model, settings
+        self._cost_model = at_best_homes(workspace, cost_model)
         self._inputs, self._labels = as_inputs(inputs).subset(kept), labels[kept]
 
     def fill(self, budget: Budget, *, time_limit_s: float, progress: Progress) -> list[Candidate]:
@@ -77,7 +78,7 @@ class PoolSearch:
                     except BudgetError:
                         task.note(f"the memory limit leaves nothing at {rung_ms:.3g} ms")
                     task.advance()
-            return self._with_expectations(found, evaluator)
+            return self._housed(self._with_expectations(found, evaluator))
         finally:
             evaluator.close()
 
@@ -91,9 +92,12 @@ class PoolSearch:
         """
         evaluator = self._evaluator()
         try:
-            return self._search(budget, evaluator, time_limit_s, cancelled, progress)
+            return self._housed(self._search(budget, evaluator, time_limit_s, cancelled, progress))
         finally:
             evaluator.close()
+
+    def _housed(self, found: Sequence[Candidate]) -> list[Candidate]:
+        return at_named_homes(found, self._cost_model, self._named)
 
     def _search(
         self,

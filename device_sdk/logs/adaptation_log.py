@@ -35,12 +35,16 @@ _log = logging.getLogger(__name__)
 class Opened(msgspec.Struct, frozen=True, tag="opened", tag_field="event"):
     """A bundle was opened; ``subnet`` is its initial subnet.
 
-    ``plans_for``: if no plan is stored for this runtime and its threads, the runtimes that have one.
+    ``plans_for``: if no plan is stored for this runtime and its threads, the runtimes that have one. ``homes``: where
+    blocks may run, the first one first; none where there is one alone. ``homes_left_out``: those that failed their
+    check, with the reason.
     """
 
     subnet: str
     restored: bool
     plans_for: tuple[str, ...] = ()
+    homes: tuple[str, ...] = ()
+    homes_left_out: dict[str, str] = {}
 
 
 class Profiled(msgspec.Struct, frozen=True, tag="profiled", tag_field="event"):

@@ -284,11 +284,12 @@ def search_subnets(
         InfeasibleBudgetError: no subnet fits; names the nearest.
         BudgetError: the search was stopped before it had anything, or the cap is too small for the largest block.
     """
-    costs = profile.cost_model()
+    named = profile.cost_model()
+    costs = at_best_homes(workspace, named, budget.threads)
     budget = within_cap(workspace.supernet, costs, budget, workspace.memory_cap_bytes)
     confirmation = Confirmation(
         workspace.supernet.original,
-        costs,
+        named,
         budget,
         measure or paced_measure(workspace, budget),
         original_ms=profile.original_ms,
@@ -316,7 +317,10 @@ def search_subnets(
     try:
         if least_accuracy is not None:
             problem = _below_fastest_rung(problem, least_accuracy)
-        return SubnetsFound(with_prior(_search(problem, settings.strategy, confirmation), prior), confirmation, prior)
+        found = _search(problem, settings.strategy, confirmation)
+        pool = at_named_homes(found.pool, costs, named)
+        best = None if found.best is None else next(iter(at_named_homes([found.best], costs, named)))
+        return SubnetsFound(with_prior(replace(found, pool=tuple(pool), best=best), prior), confirmation, prior)
     finally:
         evaluator.close()
 
@@ -349,6 +353,30 @@ def judge_subnets(
         evaluator.close()
 
 
+def at_best_homes(workspace: Workspace, costs: CostModel, threads: int | None = None) -> CostModel:
+    """``costs`` for a search: edges name no home, and run at the best of theirs, of at most so many ``threads``."""
+    supernet = workspace.supernet
+    return costs.at_best_homes(workspace.homes.within(threads).of_each(supernet, supernet.edges))
+
+
+def at_named_homes(pool: Sequence[Candidate], costs: CostModel, named: CostModel) -> list[Candidate]:
+    """Candidates of a search by ``costs`` (``at_best_homes``), with every edge's home named.
+
+    The full model, which other plans are compared with, is among them at the first home too.
+    """
+    if not costs.homes:
+        return list(pool)
+
+    def at(one: Candidate, subnet: Subnet) -> Candidate:
+        plan = msgspec.structs.replace(one.plan, subnet=subnet)
+        return replace(one, plan=plan, cost=named.cost(subnet))
+
+    housed = [at(one, costs.housed(one.subnet)) for one in pool]
+    known = {one.subnet for one in housed}
+    at_first = [at(one, one.subnet) for one in pool if one.subnet not in known and named.knows(one.subnet)]
+    return [*housed, *at_first]
+
+
 def with_prior(found: SearchResult, prior: Prior | None) -> SearchResult:
     """The same with ``prior`` in the plans of all candidates, which were judged under it."""
     pool = tuple(replace(one, plan=one.plan.with_prior(prior)) for one in found.pool)
@@ -369,14 +397,14 @@ def _search(problem: SearchProblem, strategy: str, confirmation: Confirmation) -
     aimed = problem.budget
     if aimed == confirmation.budget:
         near = rungs_near(supernet, costs, aimed)
-        aimed = confirmation.aim(near, largest_first(supernet, near))
+        aimed = confirmation.aim(*(list(map(costs.housed, ones)) for ones in (near, largest_first(supernet, near))))
     try:
         return find_subnets(make_strategy(strategy), replace(problem, budget=aimed))
     except InfeasibleBudgetError:
         fastest = fastest_within(supernet, costs, memory_mb=aimed.memory_mb)
         if fastest is None:
             raise
-        confirmation.require_chance(fastest, costs.peak_bytes(fastest))
+        confirmation.require_chance(costs.housed(fastest), costs.peak_bytes(fastest))
         nearest = msgspec.structs.replace(aimed, latency_ms=costs.latency_ms(fastest) * EQUAL_LATENCY)
         return find_subnets(make_strategy(strategy), replace(problem, budget=nearest))
 

@@ -16,7 +16,9 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import UsageError
 from device_sdk.execution.pager import LOADING_FACTOR, SESSION_BYTES
 from device_sdk.execution.workspace import Workspace
-from device_sdk.profiling.fitting import MemoryFit, fit_latency, fit_memory
+from device_sdk.profiling.fitting import MemoryFit, fit_memory
+from device_sdk.profiling.home_fitting import Crossing, fit_homes
+from device_sdk.profiling.home_subnets import subnets_at_homes
 from device_sdk.profiling.plans import CallTimes, call_times, exit_overhead_ms
 from device_sdk.profiling.stretches import Part, Timing, measure_parts
 from device_sdk.profiling.timing import UNKNOWN, Clock, Conditions, Latency, Patience, current_conditions
@@ -52,13 +54,15 @@ class MeasuredSubnet(msgspec.Struct, frozen=True):
 class MeasuredEdge(msgspec.Struct, frozen=True):
     """One edge and its cost alone; ``factor`` · the profile's scale gives its share of a composed subnet.
 
-    ``change_ms``: additional cost after a block of another rendition.
+    ``change_ms``: additional cost after a block of another rendition at the same home.
+    ``entry_bytes``: of one sample's tensors at its start.
     """
 
     edge: Edge
     cost: EdgeCost
     factor: float = 1.0
     change_ms: float = 0.0
+    entry_bytes: int = 0
 
 
 class MeasuredExit(msgspec.Struct, frozen=True):
@@ -78,7 +82,8 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
     are those of the pager: a subnet above the cap runs in pages and slower than predicted. ``nodes_by_provider``:
     number of the full model's nodes per provider of the runtime; empty for the CPU provider. ``exit_overhead_ms``: of
     going on behind an exit, beyond its branch. ``call_overhead_ms``: of a call of a plan, beyond the models that it
-    runs; ``decision_ms``: of deciding if a sample at the end is hard, by kind of decider.
+    runs; ``decision_ms``: of deciding if a sample at the end is hard, by kind of decider. ``home_offset_ms``: by home,
+    in place of ``offset_ms``, of paths at a home other than the first; ``crossings`` between homes.
     """
 
     bundle: str
@@ -101,6 +106,8 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
     exit_overhead_ms: float = 0.0
     call_overhead_ms: float = 0.0
     decision_ms: dict[str, float] = {}
+    home_offset_ms: dict[str, float] = {}
+    crossings: tuple[Crossing, ...] = ()
 
     @property
     def conditions(self) -> Conditions:
@@ -119,7 +126,19 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
             exit_overhead_ms=self.exit_overhead_ms,
             call_overhead_ms=self.call_overhead_ms,
             decision_ms=self.decision_ms,
+            home_offset_ms=self.home_offset_ms,
+            crossing_ms=self._crossing_ms(),
         )
+
+    def _crossing_ms(self) -> dict[tuple[str, Edge], float]:
+        into: dict[str, list[Crossing]] = {}
+        for crossing in self.crossings:
+            into.setdefault(crossing.after, []).append(crossing)
+        return {
+            (crossing.before, one.edge): crossing.ms(one.entry_bytes)
+            for one in self.edges
+            for crossing in into.get(one.edge.home, ())
+        }
 
     @property
     def latency_error(self) -> float:
@@ -153,7 +172,7 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
             return False
         if not set(bundle.exits) <= {measured.exit for measured in self.exits}:
             return False
-        if not set(_held_edges(bundle)) <= {measured.edge for measured in self.edges}:
+        if not set(_held_edges(bundle)) <= {measured.edge.on("") for measured in self.edges}:
             return False
         return (self.bundle, self.runtime, self.batch) == (bundle.digest, runtime.identity, batch)
 
@@ -204,7 +223,7 @@ def profile(
         overhead_ms = exit_overhead_ms(workspace, timing, own_ms) if bundle.part.is_whole else 0.0
         calls = call_times(workspace, timing) if bundle.part.is_whole else CallTimes()
     whole = [measured for measured in fitted if not measured.in_pages]
-    latency = fit_latency(
+    latency = fit_homes(
         supernet,
         {edge: cost.latency_ms for edge, cost in edges.items()},
         [measured.subnet for measured in whole],
@@ -218,7 +237,13 @@ def profile(
         batch=batch,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         edges=tuple(
-            MeasuredEdge(edge, cost, latency.factors[edge], latency.changes_ms.get(edge, 0.0))
+            MeasuredEdge(
+                edge,
+                cost,
+                latency.factors[edge],
+                latency.changes_ms.get(edge, 0.0),
+                entry_bytes=supernet.ends(edge)[0].nbytes,
+            )
             for edge, cost in edges.items()
         ),
         scale=latency.scale,
@@ -235,6 +260,8 @@ def profile(
         exit_overhead_ms=overhead_ms,
         call_overhead_ms=calls.overhead_ms,
         decision_ms=dict(calls.decision_ms),
+        home_offset_ms=dict(latency.home_offset_ms),
+        crossings=latency.crossings,
     )
 
 
@@ -270,8 +297,9 @@ def _measure_deployed(
 def _measure_alone(workspace: Workspace, timing: Timing, advance: Callable[[float], None]) -> dict[Part, EdgeCost]:
     """The cost of every edge and every exit's branch alone: its latency, weights and boundary tensors."""
     bundle = workspace.bundle
-    parts = _parts_alone(bundle)
-    own = [index for index, part in enumerate(parts) if part.exit is None and not part.input_size]
+    parts = _parts_alone(workspace)
+    firsts = [index for index, part in enumerate(parts) if part.edges and not part.edges[0].home]
+    own = [index for index in firsts if not parts[index].input_size]
     largest = max(own, key=lambda index: bundle.supernet.block(parts[index].edges[0].block).macs)
     measured = measure_parts(workspace, parts, timing, reference=largest, advance=advance)
     return {
@@ -285,12 +313,13 @@ def _measure_alone(workspace: Workspace, timing: Timing, advance: Callable[[floa
     }
 
 
-def _parts_alone(bundle: Bundle) -> list[Part]:
-    """Every edge and every exit's branch at every input size; the sizes of one block are adjacent."""
-    supernet = bundle.supernet
+def _parts_alone(workspace: Workspace) -> list[Part]:
+    """Every edge at all its homes and every exit's branch, at every input size; the sizes of one block are adjacent."""
+    bundle, supernet = workspace.bundle, workspace.supernet
     places = {size: place for place, size in enumerate(supernet.sizes)}
     edges = sorted(
-        _held_edges(bundle), key=lambda edge: (supernet.block(edge.block).start, edge.at(()), places[edge.input_size])
+        (one for edge in _held_edges(bundle) for one in workspace.homes.of(supernet, edge)),
+        key=lambda edge: (supernet.block(edge.block).start, edge.at(()), places[edge.input_size]),
     )
     exits = [
         Part.of(bundle, (), ExitChoice(one.id, 1.0, rendition.name), size)
@@ -325,7 +354,7 @@ def measure_subnets(workspace: Workspace, subnets: Sequence[Subnet], timing: Tim
     return [one.latency for one in measure_parts(workspace, parts, timing)]
 
 
-def _subnets_to_fit(workspace: Workspace, costs: CostModel, *, batch: int, seed: int) -> list[Subnet]:
+def _subnets_to_fit(workspace: Workspace, alone: CostModel, *, batch: int, seed: int) -> list[Subnet]:
     """The subnets to measure: the original, the cheapest, the original in each rendition and input size, random ones.
 
     Of a family the originals of all members, of which each further input size has one, in turn.
@@ -335,7 +364,8 @@ def _subnets_to_fit(workspace: Workspace, costs: CostModel, *, batch: int, seed:
     """
     if not workspace.bundle.part.is_whole:
         return _beginnings(workspace, batch=batch)
-    supernet = workspace.supernet
+    supernet, homes = workspace.supernet, workspace.homes
+    costs = alone.at_best_homes(homes.of_each(supernet, supernet.edges))
     cheapest = k_cheapest(supernet, costs.edge_latency_ms, k=1)[0][1]
     names = sorted({edge.rendition for edge in supernet.edges})
     at_sizes = [supernet.originals_at(size) for size in supernet.sizes[1:]]
@@ -349,7 +379,9 @@ def _subnets_to_fit(workspace: Workspace, costs: CostModel, *, batch: int, seed:
         lightest = k_cheapest(supernet, lambda edge: costs.edge_costs[edge].resident_bytes, k=_FITTED_SUBNETS // 2)
         candidates = [*chosen[1:], *(subnet for _, subnet in lightest)]
         chosen[1:] = [subnet for subnet in candidates if workspace.fits(subnet.edges, batch=batch)]
-    return list(dict.fromkeys(chosen))[:_FITTED_SUBNETS]
+    at_first = list(dict.fromkeys(homes.first(supernet, one) for one in chosen))[:_FITTED_SUBNETS]
+    further = [one for one in subnets_at_homes(workspace, at_first, alone) if workspace.fits(one.edges, batch=batch)]
+    return [*at_first, *further]
 
 
 def _held_edges(bundle: Bundle) -> list[Edge]:

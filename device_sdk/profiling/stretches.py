@@ -24,6 +24,7 @@ from device_sdk.runtimes.onnx_runtime import give_back_freed_memory
 from device_sdk.runtimes.port import Array, LoadedStretch
 from device_sdk.supernet.blocks import CutPoint
 from device_sdk.supernet.cost import MB
+from device_sdk.supernet.home import Home
 from device_sdk.supernet.plan import Edge, ExitChoice
 
 _CLEAR = Path("/proc/self/clear_refs")
@@ -57,13 +58,14 @@ FIRST_RUNS = 2  # runs after which a runtime has allocated its working memory
 class Part:
     """A unit of timing: consecutive edges, or an exit's branch alone. ``weight_bytes``: size of its blobs, loaded.
 
-    ``input_size``: of its path; empty for the model's own.
+    ``input_size``: of its path; empty for the model's own. ``own_size``: its session is for that size alone.
     """
 
     edges: tuple[Edge, ...]
     exit: ExitChoice | None
     weight_bytes: int
     input_size: tuple[int, ...] = ()
+    own_size: bool = False
 
     @classmethod
     def of(
@@ -80,15 +82,17 @@ class Part:
         """
         names = dict.fromkeys(bundle.blob_names(edges, exit_))
         size = edges[0].input_size if edges else input_size
-        return cls(tuple(edges), exit_, sum(map(bundle.loaded_size, names)), size)
+        own_size = len(edges) > 1 or any(edge.home and not Home.parse(edge.home).on_processor for edge in edges)
+        return cls(tuple(edges), exit_, sum(map(bundle.loaded_size, names)), size, own_size)
 
     @property
     def model(self) -> Hashable:
         """A key that is equal for parts that share a session: the same single block or branch at any input size.
 
-        Several edges are timed as deployed, in a session for their input size.
+        Several edges are timed as deployed, in a session for their input size, as is one whose provider compiles for
+        fixed shapes.
         """
-        return (self.edges if len(self.edges) > 1 else tuple(edge.at(()) for edge in self.edges)), self.exit
+        return (self.edges if self.own_size else tuple(edge.at(()) for edge in self.edges)), self.exit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,10 +309,10 @@ class _Loaded:
         bundle, runtime = workspace.bundle, workspace.runtime
         alone = len(part.edges) < 2
         if workspace.memory_cap_bytes is None:  # single blocks share an arena; whole subnets have their own to measure
-            stretch = bundle.stretch(part.edges, part.exit, any_size=alone)
+            stretch = bundle.stretch(part.edges, part.exit, any_size=not part.own_size)
             return (runtime.taking_turns() if alone else runtime).load(stretch)
         if workspace.fits(part.edges, part.exit, batch=timing.batch):
-            return runtime.load(stretch_from_disk(bundle, part.edges, part.exit, any_size=alone))
+            return runtime.load(stretch_from_disk(bundle, part.edges, part.exit, any_size=not part.own_size))
         self.in_pages = True
         return workspace.load_stretch(part.edges, part.exit, batch=timing.batch)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -58,7 +59,9 @@ def make_runtime(
         return made(threads=threads, provider=provider, lean=lean, spin_us=spin_us, cache_folder=cache_folder, **more)
 
     if homes:
-        return HomesRuntime({home: at(PROVIDERS[home.provider], home.threads) for home in homes})
+        settings = (f"-spin{spin_us}us" if spin_us else "") + ("-lean" if lean else "")
+        runtimes = {home: at(PROVIDERS[home.provider], home.threads) for home in homes}
+        return HomesRuntime(runtimes, f"{name}-{importlib.metadata.version(name)}{settings}")
     return at(provider or made.providers[0], threads)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from device_sdk.errors import RuntimeFailedError
 from device_sdk.fragments.composition import Stretch
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime, StopSignal
+from device_sdk.runtimes.providers import provider_version
 from device_sdk.supernet.home import PROVIDERS, Home
 
 
@@ -14,10 +15,12 @@ class HomesRuntime:
     """Runs each stretch at its home, and stretches with parts one after the other: a session per run of equal home.
 
     ``runtimes``: by home, the first of which runs what names no home, or the first that its renditions are for.
+    ``engine``: name, version and settings that all of them share.
     """
 
-    def __init__(self, runtimes: Mapping[Home, Runtime]) -> None:
+    def __init__(self, runtimes: Mapping[Home, Runtime], engine: str) -> None:
         self._runtimes = {str(home): (home, runtime) for home, runtime in runtimes.items()}
+        self._engine = engine
 
     @property
     def homes(self) -> tuple[str, ...]:
@@ -26,8 +29,9 @@ class HomesRuntime:
 
     @property
     def identity(self) -> str:
-        """The identities of all homes."""
-        return " ".join(runtime.identity for _, runtime in self._runtimes.values())
+        """For example ``onnxruntime-1.31.1[cpu-1t,cpu-2t,openvino-2t=1.8.1]``: the homes, with versions of plug-ins."""
+        versions = {name: provider_version(home.provider) for name, (home, _) in self._runtimes.items()}
+        return f"{self._engine}[{','.join(f'{one}={own}' if own else one for one, own in versions.items())}]"
 
     @property
     def concurrency(self) -> int:
@@ -36,7 +40,8 @@ class HomesRuntime:
 
     def taking_turns(self) -> HomesRuntime:
         """See the port."""
-        return HomesRuntime({home: runtime.taking_turns() for home, runtime in self._runtimes.values()})
+        turns = {home: runtime.taking_turns() for home, runtime in self._runtimes.values()}
+        return HomesRuntime(turns, self._engine)
 
     def load(self, stretch: Stretch) -> LoadedStretch:
         """See the port.

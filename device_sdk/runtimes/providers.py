@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.metadata
 import json
 import threading
 from collections.abc import Callable, Mapping
@@ -36,7 +37,8 @@ class Provider:
     ``plugin``: the Python package that brings it, where ONNX Runtime was not built with it; ``extra`` installs it.
     ``one_sample``: its sessions take one sample at a time, since it compiles for fixed shapes. ``stand_ins``: providers
     for the operators that it lacks, besides the processor. ``keeps_context``: what it compiled is kept as a model of
-    its own, and loaded instead the next time. ``options`` of a session of a model.
+    its own, and loaded instead the next time. ``relative_tolerance`` of its answers, over the largest magnitude among
+    the golden ones of a block. ``options`` of a session of a model.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Provider:
     one_sample: bool = False
     stand_ins: tuple[str, ...] = ()
     keeps_context: bool = False
+    relative_tolerance: float = 1e-2
 
 
 def _none(model: bytes, settings: ProviderSettings) -> Options:
@@ -94,7 +97,15 @@ KNOWN: dict[str, Provider] = {
     "openvino": Provider(
         PROVIDERS["openvino"], _openvino, plugin="onnxruntime_ep_openvino", extra="openvino", one_sample=True
     ),
-    "qnn": Provider(PROVIDERS["qnn"], _qnn, plugin="onnxruntime_qnn", extra="qnn", one_sample=True, keeps_context=True),
+    "qnn": Provider(
+        PROVIDERS["qnn"],
+        _qnn,
+        plugin="onnxruntime_qnn",
+        extra="qnn",
+        one_sample=True,
+        keeps_context=True,
+        relative_tolerance=3e-2,
+    ),
     "nnapi": Provider(PROVIDERS["nnapi"], _none, one_sample=True),
     "coreml": Provider(PROVIDERS["coreml"], _none),
 }
@@ -117,6 +128,22 @@ def available_providers() -> tuple[str, ...]:
     return tuple(short for short in KNOWN if is_available(short))
 
 
+def installed_providers() -> tuple[str, ...]:
+    """Short names of the providers that ONNX Runtime was built with or whose plug-in is installed; none is loaded."""
+    return tuple(short for short in KNOWN if is_built_in(short) or installed_version(short))
+
+
+def installed_version(name: str) -> str:
+    """The version of the plug-in that is installed; empty without one. It is not loaded."""
+    _, provider = provider_named(name)
+    if provider.plugin is None:
+        return ""
+    try:
+        return importlib.metadata.version(provider.plugin.replace("_", "-"))
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
 def is_available(name: str) -> bool:
     """True if ONNX Runtime was built with this provider, or its plug-in is installed and registers."""
     try:
@@ -133,15 +160,24 @@ def is_built_in(name: str) -> bool:
     return short not in _registered and provider.name in onnxruntime.get_available_providers()
 
 
-def require_available(name: str) -> None:
-    """Raise RuntimeFailedError unless the provider is here; says how to install it, or what is here."""
+def require_installed(name: str) -> None:
+    """Raise RuntimeFailedError unless the provider is ``installed``; says how to install it, or what is here."""
+    if not is_built_in(name) and not installed_version(name):
+        raise _missing(name)
+
+
+def _missing(name: str) -> RuntimeFailedError:
     _, provider = provider_named(name)
-    if is_built_in(name) or plugin_devices(name):
-        return
-    hint = "it has " + ", ".join(KNOWN[one].name for one in available_providers())
+    hint = "it has " + ", ".join(KNOWN[one].name for one in installed_providers())
     if provider.extra is not None:
         hint += f"; pip install 'pathweave[{provider.extra}]' brings {provider.name}"
-    raise RuntimeFailedError(f"ONNX Runtime has no {provider.name} here", hint=hint)
+    return RuntimeFailedError(f"ONNX Runtime has no {provider.name} here", hint=hint)
+
+
+def require_available(name: str) -> None:
+    """Raise RuntimeFailedError unless the provider is here, its plug-in loaded; says how to install it."""
+    if not is_built_in(name) and not plugin_devices(name):
+        raise _missing(name)
 
 
 def plugin_devices(name: str) -> list[Any]:

@@ -44,6 +44,11 @@ class RuntimeSettings(msgspec.Struct, frozen=True):
             provider_options=self.provider_options,
         )
 
+    @property
+    def first(self) -> RuntimeSettings:
+        """The same with the first home alone."""
+        return self.at(self.homes[0]) if self.homes else self
+
     def at(self, home: Home) -> RuntimeSettings:
         """The same with one home alone."""
         provider = PROVIDERS[home.provider]

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import UsageError
 from device_sdk.execution.guarded_self_test import run_guarded_self_test
+from device_sdk.execution.open_homes import ONE_HOME, OpenHomes
 from device_sdk.execution.plan_in_use import Active, PlanInUse
 from device_sdk.execution.running_calls import CallPace, PlanRetired
 from device_sdk.execution.self_test import run_self_test
@@ -30,7 +31,6 @@ from device_sdk.policies.found import Found
 from device_sdk.policies.gathering import AdaptationSettings
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress, SilentProgress
-from device_sdk.runtimes import make_runtime, runs_on
 from device_sdk.runtimes.port import Array, Runtime
 from device_sdk.runtimes.settings import RuntimeSettings
 from device_sdk.session.answer import SUBNET, Answer, AsyncCalls, Running
@@ -38,6 +38,7 @@ from device_sdk.session.choosing import Choosing
 from device_sdk.session.device_state import DeviceState, default_state_folder, device_id, load_part, log_path
 from device_sdk.session.elastic_memory import ElasticMemory
 from device_sdk.session.exits import Exits, Origin, TestExits
+from device_sdk.session.homes import WantedHomes, check_homes, wanted_homes
 from device_sdk.session.live import Live
 from device_sdk.session.live_keeper import LiveKeeper, NetworkKeeper, PrivateSamples
 from device_sdk.session.opening import UPDATE_DEADLINE_S, open_location, origin_of
@@ -101,6 +102,7 @@ class AdaptiveModel:
         runtime: Runtime,
         state_folder: Path,
         memory_cap_bytes: int | None = None,
+        homes: OpenHomes = ONE_HOME,
         origin: Origin | None = None,
         test_exits: TestExits | None = None,
     ) -> None:
@@ -110,7 +112,7 @@ class AdaptiveModel:
         self.log = AdaptationLog(log_path(state_folder, bundle), bundle=bundle.digest, runtime=runtime.identity)
         self._samples = SampleChecker(bundle.manifest)
         self._answers = RemoteAnswers(bundle, self.log)
-        self._in_use = PlanInUse(Workspace(bundle, runtime, memory_cap_bytes))
+        self._in_use = PlanInUse(Workspace(bundle, runtime, memory_cap_bytes, homes=homes))
         self._change = threading.Lock()  # held by what changes the plan on demand; calls never wait for it
         self._pool = LiveKeeper(self._state, self._in_use, self.log)
         self._network = NetworkKeeper(self._in_use, self._answers)
@@ -165,6 +167,8 @@ class AdaptiveModel:
         runtime: str = "onnxruntime",
         threads: int = 1,
         provider: str | None = None,
+        homes: WantedHomes = None,
+        provider_options: Mapping[str, Mapping[str, str]] | None = None,
         spin_us: int = 0,
         memory_cap_mb: float | None = None,
         exits: Collection[str] | None = None,
@@ -183,8 +187,12 @@ class AdaptiveModel:
         under its version. ``tags``: of this device, such as its region: a server chooses by them, and by this device's
         random name, whom a release goes to first. ``update_deadline_s``: for fetching, where there is a last good
         bundle; what came by then is kept. ``provider``: of the runtime, such as ``CUDAExecutionProvider``; one that is
-        not here is refused, never replaced silently. ``spin_us``: microseconds for which each of several threads waits
-        on the processor before it sleeps: shorter calls for more power (docs/guide/profiling.md). ``memory_cap_mb``:
+        not here is refused, never replaced silently. ``homes``: instead of ``threads`` and ``provider``, several places
+        where blocks may run, such as ``["cpu-1t", "cpu-2t", "openvino-2t"]``, or "all": each is checked once, one that
+        fails is left out, and plans name the best home of every block (docs/guide/homes.md). The full model runs at
+        the first. ``provider_options``: by provider, before those of this SDK. ``spin_us``: microseconds for which each
+        of several threads waits on the processor before it sleeps: shorter calls for more power
+        (docs/guide/profiling.md). ``memory_cap_mb``:
         for all that is loaded, beyond the bare runtime; a plan that needs more runs in pages (docs/guide/memory.md).
         ``exits``: those to begin with, for example none: blobs of the others are not fetched (default: all); later the
         set that was held last opens again. ``plan``: runs from now on, and only what it needs on this device is fetched
@@ -203,11 +211,18 @@ class AdaptiveModel:
         """
         cap_bytes = None if memory_cap_mb is None else round(memory_cap_mb * MB)
         folder = Path(state_folder) if state_folder is not None else default_state_folder()
-        capped, engines = cap_bytes is not None, folder / "engines"
-        settings = RuntimeSettings(runtime, threads, provider, capped, spin_us, str(engines.resolve()))
-        engine = make_runtime(
-            runtime, threads=threads, provider=provider, lean=capped, spin_us=spin_us, cache_folder=engines
+        settings = RuntimeSettings(
+            runtime,
+            threads,
+            provider,
+            lean=cap_bytes is not None,
+            spin_us=spin_us,
+            cache_folder=str((folder / "engines").resolve()),
+            homes=wanted_homes(homes),
+            provider_options={name: dict(given) for name, given in (provider_options or {}).items()},
         )
+        first = settings.first
+        engine = first.make()
         bundle, delivery = open_location(
             location,
             trust=trust,
@@ -216,8 +231,8 @@ class AdaptiveModel:
             tags=tags,
             update_deadline_s=update_deadline_s,
             runtime=engine,
-            settings=settings,
-            accepts=runs_on(runtime, provider),
+            settings=first,
+            accepts=settings.accepts,
             state_folder=folder,
             exits=exits,
             plan=plan,
@@ -225,14 +240,17 @@ class AdaptiveModel:
             progress=progress,
         )
 
+        checked = check_homes(bundle, settings, engine, folder, progress=progress)
+
         def test_exits(held: Bundle, names: Collection[str]) -> None:
-            run_guarded_self_test(held, engine, settings, exits=names, memory_cap_bytes=cap_bytes)
+            run_guarded_self_test(held, checked.runtime, first, exits=names, memory_cap_bytes=cap_bytes)
 
         model = cls(
             bundle,
-            runtime=engine,
+            runtime=checked.runtime,
             state_folder=folder,
             memory_cap_bytes=cap_bytes,
+            homes=checked.open,
             origin=origin_of(location, state_folder=folder, token=token),
             test_exits=test_exits,
         )
@@ -240,10 +258,10 @@ class AdaptiveModel:
             model.log.write(adaptation_log.delivered(delivery))
             if delivery.refused is not None:
                 model.log.write(adaptation_log.refused(delivery.refused, delivery.failure))
-        model._start(plan if isinstance(plan, Plan) else None)
+        model._start(plan if isinstance(plan, Plan) else None, homes_left_out=checked.left_out)
         return model
 
-    def _start(self, chosen: Plan | None = None) -> None:
+    def _start(self, chosen: Plan | None = None, *, homes_left_out: Mapping[str, str]) -> None:
         remembered = self._state.load_plan() if chosen is None else None
         kept = load_part(self._state_folder, self.bundle.manifest.name, self.bundle.digest)
         held_for = None if kept is None else kept.plan
@@ -260,7 +278,16 @@ class AdaptiveModel:
                 self._runtime.identity,
             )
         self._say_what_is_missing(plan)
-        self.log.write(Opened(subnet=str(plan.subnet), restored=remembered is not None, plans_for=others))
+        homes = tuple(map(str, self._in_use.workspace.homes.homes))
+        self.log.write(
+            Opened(
+                subnet=str(plan.subnet),
+                restored=remembered is not None,
+                plans_for=others,
+                homes=homes,
+                homes_left_out=dict(homes_left_out),
+            )
+        )
 
     def __getattr__(self, name: str) -> object:
         if name in _MOVED:

@@ -16,14 +16,16 @@ import msgspec
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import BudgetError, UsageError
 from device_sdk.execution.guarded_self_test import DEVICE_LIMITS
+from device_sdk.execution.home_check import HomeReport
 from device_sdk.files.atomic import decode_json, remove_temporaries, write_atomically
 from device_sdk.files.locks import exclusive
 from device_sdk.live.plan_pool import POOL_FORMAT, PlanPool
 from device_sdk.policies.planning.front import FRONT_FORMAT, PlanFront
 from device_sdk.profiling.profile import FORMAT, Profile
-from device_sdk.profiling.timing import Conditions, current_conditions, device_identity
+from device_sdk.profiling.timing import Conditions, current_conditions, device_identity, driver
 from device_sdk.runtimes.port import Runtime
 from device_sdk.supernet.blocks import IDENTIFIER
+from device_sdk.supernet.home import Home
 from device_sdk.supernet.plan import PLAN_FORMAT, Edge, Plan, decode_plan, encode_plan
 
 _log = logging.getLogger(__name__)
@@ -205,6 +207,18 @@ class DeviceState:
     def save_attempts(self, attempts: SelfTestAttempts) -> None:
         """Keep the attempts."""
         self._save(_ATTEMPTS, attempts)
+
+    def load_home(self, home: Home, version: str) -> HomeReport | None:
+        """The report of ``home`` with this ``version`` of its runtime under the driver that is installed now."""
+        return self._load(self._home(home, version), HomeReport)
+
+    def save_home(self, report: HomeReport, home: Home, version: str) -> None:
+        """Keep the report of a home."""
+        self._save(self._home(home, version), report)
+
+    def _home(self, home: Home, version: str) -> str:
+        key = f"{home}|{version}|{driver(self._system)}"
+        return f"home-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
 
     def load_profile(self, *, batch: int = 1) -> Profile | None:
         """The profile for this bundle, runtime, batch size and cap under the conditions that hold now, if any."""

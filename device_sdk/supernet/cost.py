@@ -4,6 +4,9 @@ Latency is additive over edges and then calibrated on whole subnets, since a com
 blocks pay (AdaptiveNet §5.1 has the plain sum). Where neighbours run in different renditions, the conversion of the
 tensor between them is added. Memory is the resident bytes of all blocks of the path plus the largest working set of
 one of them.
+
+Where neighbours run at different homes, crossing from one to the other is added, and the offset is that of the homes by
+their shares of the latency.
 """
 
 from __future__ import annotations
@@ -72,7 +75,7 @@ class Budget(msgspec.Struct, frozen=True):
     ``latency_ms``: of one call with one sample, as the application sees it when nothing else runs on the device; or
     ``latency_ratio``: of the full model's latency in the same circumstances. ``percentile``: of the calls that the
     limit holds for; 50 is the median. ``calls_per_second``: the pace at which the application calls; caches are colder
-    between rare calls. None: the pace of the last calls, if any.
+    between rare calls. None: the pace of the last calls, if any. ``threads``: of a home; those with more are not used.
 
     Raises:
         BudgetError: nothing is limited, a limit is zero, negative or not a number, latency is limited twice, or the
@@ -84,6 +87,7 @@ class Budget(msgspec.Struct, frozen=True):
     latency_ratio: float | None = None
     percentile: float = 50.0
     calls_per_second: float | None = None
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         if not self.limits_latency and self.memory_mb is None:
@@ -94,6 +98,8 @@ class Budget(msgspec.Struct, frozen=True):
                 raise BudgetError(f"the budget's {name} is {limit:g}; it must be above zero")
         if self.latency_ms is not None and self.latency_ratio is not None:
             raise BudgetError("the budget has latency_ms and latency_ratio; one of them is enough")
+        if self.threads is not None and self.threads < 1:
+            raise BudgetError(f"the budget has {self.threads} threads; it must have at least 1")
         if not 0 < self.percentile < 100:
             raise BudgetError(f"the budget's percentile is {self.percentile:g}; it must lie between 0 and 100")
 
@@ -126,6 +132,9 @@ class CostModel(msgspec.Struct, frozen=True):
 
     ``latency_ms(subnet) = offset_ms + scale · Σ edge latency + Σ change_ms(neighbours)``, fitted on whole subnets.
     Changes never cost less than nothing, so the sum of edges alone is a lower bound.
+
+    ``homes``: of an edge that names no home, the same edge at each of its homes. It then costs what it costs at the
+    best of them in its path (``housed``). Without an entry it runs at the first home.
     """
 
     edge_costs: Mapping[Edge, EdgeCost]
@@ -136,16 +145,72 @@ class CostModel(msgspec.Struct, frozen=True):
     exit_overhead_ms: float = 0.0  # of going on behind an exit that was tried, beyond its branch
     call_overhead_ms: float = 0.0  # of every call of a plan, beyond the models that it runs
     decision_ms: Mapping[str, float] = {}  # of deciding about a sample at the end, by kind of decider
+    home_offset_ms: Mapping[str, float] = {}  # of a path at a home other than the first, in place of offset_ms
+    crossing_ms: Mapping[tuple[str, Edge], float] = {}  # by the home before, and the edge at another one
+    homes: Mapping[Edge, tuple[Edge, ...]] = {}
 
     def latency_ms(self, subnet: Subnet) -> float:
         """Predicted median latency at batch 1."""
         return self.latency_along_ms(subnet.edges)
 
     def latency_along_ms(self, edges: Iterable[Edge]) -> float:
-        """Predicted latency of consecutive edges, run as one model."""
-        edges = tuple(edges)
-        changes = sum(self.change_ms(before, after) for before, after in pairwise(edges)) if self.entry_change_ms else 0
-        return self.offset_ms + sum(self.edge_latency_ms(edge) for edge in edges) + changes
+        """Predicted latency of consecutive edges, run as one model at each home."""
+        return self._named_ms(self._housed(tuple(edges)))
+
+    def _named_ms(self, edges: Sequence[Edge]) -> float:
+        changing = self.entry_change_ms or self.crossing_ms
+        changes = sum(self.change_ms(before, after) for before, after in pairwise(edges)) if changing else 0
+        return self._offset_ms(edges) + sum(self.scale * self.edge_costs[edge].latency_ms for edge in edges) + changes
+
+    def _offset_ms(self, edges: Sequence[Edge]) -> float:
+        """The offset of a path at its homes, by their shares of the latency of its edges."""
+        if not self.home_offset_ms:
+            return self.offset_ms
+        own_ms = [self.edge_costs[edge].latency_ms for edge in edges]
+        offsets_ms = [self.home_offset_ms.get(edge.home, self.offset_ms) for edge in edges]
+        total_ms = sum(own_ms)
+        if not total_ms > 0:
+            return self.offset_ms
+        return sum(own * offset for own, offset in zip(own_ms, offsets_ms, strict=True)) / total_ms
+
+    def knows(self, subnet: Subnet) -> bool:
+        """True if the costs of all its edges are known."""
+        return all(edge in self.edge_costs for edge in subnet.edges)
+
+    def housed(self, subnet: Subnet) -> Subnet:
+        """``subnet`` with each edge at the home that makes its path fastest; edges that name a home keep it.
+
+        Exact for edges and changes between neighbours, by dynamic programming along the path.
+        """
+        return Subnet(self._housed(subnet.edges))
+
+    def _housed(self, edges: tuple[Edge, ...]) -> tuple[Edge, ...]:
+        if not self.homes or not edges:
+            return edges
+        choices = [self.homes.get(edge, (edge,)) for edge in edges]
+        best: dict[Edge, tuple[float, tuple[Edge, ...]]]
+        best = {edge: (self.scale * self.edge_costs[edge].latency_ms, (edge,)) for edge in choices[0]}
+        for those in choices[1:]:
+            reached = {}
+            for edge in those:
+                ways = ((ms + self.change_ms(before, edge), path) for before, (ms, path) in best.items())
+                least_ms, path = min(ways)
+                reached[edge] = (least_ms + self.scale * self.edge_costs[edge].latency_ms, (*path, edge))
+            best = reached
+        paths = [path for _, path in best.values()]  # the offset of homes may turn the order of the last few
+        names = dict.fromkeys(edge.home for those in choices for edge in those)
+        at_one = (tuple(next((e for e in those if e.home == name), those[0]) for those in choices) for name in names)
+        return min((*paths, *at_one), key=self._named_ms)
+
+    def at_best_homes(self, homes: Mapping[Edge, tuple[Edge, ...]]) -> CostModel:
+        """The same for edges that may run at any of ``homes``; see there."""
+        known = {edge: tuple(one for one in those if one in self.edge_costs) for edge, those in homes.items()}
+        known = {edge: those for edge, those in known.items() if those and those != (edge,)}
+        fastest = {
+            edge: min((self.edge_costs[one] for one in those), key=lambda cost: cost.latency_ms)
+            for edge, those in known.items()
+        }
+        return msgspec.structs.replace(self, homes=known, edge_costs={**fastest, **self.edge_costs})
 
     def part_latency_ms(self, part: Sequence[Edge], whole: Sequence[Edge]) -> float:
         """The latency of ``part`` of a path: its own edges, and their share of the offset of a ``whole`` path.
@@ -155,14 +220,16 @@ class CostModel(msgspec.Struct, frozen=True):
         """
         if not part:
             return 0.0
-        own_ms = self.latency_along_ms(part) - self.offset_ms
         known = whole if all(edge in self.edge_costs for edge in whole) else part
-        all_ms = self.latency_along_ms(known) - self.offset_ms
+        own, all_ = self._housed(tuple(part)), self._housed(tuple(known))
+        own_ms, all_ms = (self._named_ms(edges) - self._offset_ms(edges) for edges in (own, all_))
         share = min(own_ms / all_ms, 1.0) if all_ms > 0 else 1.0
-        return max(own_ms + share * self.offset_ms, 0.0)
+        return max(own_ms + share * self._offset_ms(all_), 0.0)
 
     def change_ms(self, before: Edge, after: Edge) -> float:
-        """Milliseconds added where ``after`` runs in another rendition than its neighbour ``before``; at least 0."""
+        """Milliseconds added where ``after`` has another rendition or home than ``before``; at least 0."""
+        if before.home != after.home:
+            return self.crossing_ms.get((before.home, after), 0.0)
         return 0.0 if before.rendition == after.rendition else self.entry_change_ms.get(after, 0.0)
 
     def exit_latency_ms(self, choice: ExitChoice, input_size: tuple[int, ...] = ()) -> float:
@@ -185,7 +252,9 @@ class CostModel(msgspec.Struct, frozen=True):
         return self.exit_costs[choice.exit, choice.rendition, ()].resident_bytes
 
     def edge_latency_ms(self, edge: Edge) -> float:
-        """The share of one edge in a composed subnet, next to neighbours of its own rendition."""
+        """The share of one edge in a composed subnet, next to neighbours of its own rendition and home."""
+        if self.homes:
+            return self.scale * min(self.edge_costs[one].latency_ms for one in self.homes.get(edge, (edge,)))
         return self.scale * self.edge_costs[edge].latency_ms
 
     def slowed(self, factor: float) -> CostModel:
@@ -208,6 +277,8 @@ class CostModel(msgspec.Struct, frozen=True):
             exit_overhead_ms=factor * self.exit_overhead_ms,
             call_overhead_ms=factor * self.call_overhead_ms,
             decision_ms={kind: factor * decision_ms for kind, decision_ms in self.decision_ms.items()},
+            home_offset_ms={home: factor * offset_ms for home, offset_ms in self.home_offset_ms.items()},
+            crossing_ms={entered: factor * crossing_ms for entered, crossing_ms in self.crossing_ms.items()},
         )
 
     def peak_bytes(self, subnet: Subnet) -> int:

@@ -155,7 +155,8 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     and so does the mean latency of a cascade, which without one holds with 0.9.
     ``coverage``: least share of samples that are answered; ``share_asked``: most that a server is asked about.
     ``macs``: most multiply-accumulate operations of a hybrid, wherever they run. ``memory_mb``: most memory on the
-    device, weights and working set; ``storage_mb``: most of its weights as a split stores them.
+    device, weights and working set; ``storage_mb``: most of its weights as a split stores them. ``threads``: most of
+    the homes that subnets are searched for.
 
     Raises:
         BudgetError: a limit makes no sense, or two contradict each other.
@@ -177,6 +178,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     macs: float | None = None
     memory_mb: float | None = None
     storage_mb: float | None = None
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         for name in _LEAST:
@@ -193,6 +195,8 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
             raise BudgetError("the goal has accuracy and max_drop; one of them is enough")
         if self.certainty is not None and not 0 < self.certainty < 1:
             raise BudgetError(f"the certainty is {self.certainty:g}; it must lie between 0 and 1")
+        if self.threads is not None and self.threads < 1:
+            raise BudgetError(f"the goal has {self.threads} threads; it must have at least 1")
         if not 0 < self.percentile < 100:
             raise BudgetError(f"the goal's percentile is {self.percentile:g}; it must lie between 0 and 100")
         self.requirement()  # refuses the rest
@@ -221,6 +225,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
             percentile=self.percentile,
             calls_per_second=self.calls_per_second,
             memory_mb=self.memory_mb,
+            threads=self.threads,
         )
 
     def requirement(self, *, least_accuracy: float | None = None) -> Requirement:

@@ -8,7 +8,7 @@ it. Kinds carry a tag, the plan a format number. Decoding refuses unknown kinds 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Annotated, Literal, get_args
 
 import msgspec
@@ -65,6 +65,11 @@ class Edge(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True, 
         name, _, home = name.partition("~")
         block, _, rendition = name.partition("@")
         return cls(block, rendition or "fp32", tuple(map(int, size.split("x"))) if size else (), home)
+
+
+def without_homes(edges: Iterable[Edge]) -> tuple[Edge, ...]:
+    """The same where no edge names a home: a server runs its part of a path at homes of its own."""
+    return tuple(edge.on("") if edge.home else edge for edge in edges)
 
 
 def size_text(size: tuple[int, ...]) -> str:

@@ -539,6 +539,8 @@ class Supernet:
         self.check_stretch(tail, start=position, end=self.output_index)
         if any(edge.input_size for edge in tail):
             raise UsageError("a server runs a tail at the model's own input size")
+        if any(edge.home for edge in tail):
+            raise UsageError("a server runs a tail at homes of its own, which a plan does not name")
 
     def edges_here(self, plan: Plan) -> tuple[Edge, ...]:
         """The edges of the plan's subnet that may run on this device: all, or those before a split."""

@@ -33,7 +33,7 @@ from device_sdk.policies.splitting.path_splits import (
 )
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import CostModel
-from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.supernet.plan import Edge, Subnet, without_homes
 from device_sdk.supernet.supernet import Supernet
 
 _SIZED = 32  # images, about, that are coded to know their mean size and their times
@@ -375,7 +375,7 @@ def narrow_cuts(supernet: Supernet, subnet: Subnet) -> list[tuple[int, tuple[Edg
     found: list[tuple[int, tuple[Edge, ...]]] = []
     least = None
     for number, (_, block) in list(enumerate(supernet.walk(subnet)))[1:]:
-        cut, tail = supernet.cut_points[block.start], subnet.edges[number:]
+        cut, tail = supernet.cut_points[block.start], without_homes(subnet.edges[number:])
         if not can_travel(cut):
             continue
         size = packet_bytes(cut, tail, batch=1)

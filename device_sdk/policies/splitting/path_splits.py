@@ -11,7 +11,7 @@ import numpy as np
 from device_sdk.offload.packing import BITS, can_travel, packet_bytes
 from device_sdk.policies.splitting.head_renditions import Head
 from device_sdk.supernet.cost import CostModel, Uplink
-from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.supernet.plan import Edge, Subnet, without_homes
 from device_sdk.supernet.supernet import Supernet
 
 
@@ -203,7 +203,7 @@ def split_costs(
     if jpeg is not None and sends_input:
         found += _sent_as_image(supernet, server, uplink, overhead_bytes, handling, jpeg)
     for count in range(len(subnet.edges) + 1):
-        own, tail = subnet.edges[:count], subnet.edges[count:]
+        own, tail = subnet.edges[:count], without_homes(subnet.edges[count:])
         if any(edge not in device.edge_costs for edge in own):
             break
         position = supernet.block(own[-1].block).end if own else 0

@@ -15,7 +15,7 @@ from device_sdk.policies.planning.ground import Ground, LocalPlan
 from device_sdk.policies.planning.proposers.abstaining import ABSTAINS
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import Power
-from device_sdk.supernet.plan import Split, Subnet
+from device_sdk.supernet.plan import Split, Subnet, without_homes
 
 
 def propose_crossing(
@@ -53,11 +53,11 @@ def _splits(ground: Ground, subnet: Subnet, network: Network | None) -> Iterator
     known = network.server.edge_costs
     for number, (edge, block) in reversed(list(enumerate(ground.supernet.walk(subnet)))):
         cut = ground.supernet.cut_points[block.start]
-        if edge not in known:
+        if edge.on("") not in known:
             return
         if can_travel(cut) and (block.start > 0 or ground.sends_input):
             bits = (BITS,) * len(cut.tensors)
-            yield Split(block.start, bits, subnet.edges[number:], ground.tail_server)
+            yield Split(block.start, bits, without_homes(subnet.edges[number:]), ground.tail_server)
 
 
 def _crossings(ground: Ground, route: Route, network: Network | None) -> Iterator[Crossing]:
