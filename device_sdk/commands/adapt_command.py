@@ -133,6 +133,7 @@ def adapt(
     trust: ChosenTrust,
     token: str | None,
     threads: int,
+    homes: tuple[str, ...],
     state: Path | None,
     data: str | None,
     limit: int | None,
@@ -194,7 +195,9 @@ def adapt(
         device_factor=1.0 if device_factor is None else device_factor,
         joint=JointSettings(seed=seed, least_coverage=1 - (1.0 if goal.share_asked is None else goal.share_asked)),
     )
-    with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
+    with open_model(
+        bundle, trust=trust, token=token, threads=threads, homes=homes, state=state, as_json=as_json
+    ) as model:
         if server is not None:
             _connect(model, server, server_model, token, privacy)
         dataset = None

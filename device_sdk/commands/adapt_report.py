@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from device_sdk.policies.hybrid.choice import HybridChoice
     from device_sdk.policies.planning.choice import Choice
     from device_sdk.supernet.cost import PlanCost
+    from device_sdk.supernet.plan import Subnet
 
 _BUSY = 1.1  # slowdown that is worth a line
 _ENERGY = 3  # of the cells of a row
@@ -101,9 +103,17 @@ def print_found(found: Found, *, explain: bool) -> None:
         click.echo(line)
 
 
+def _homes(subnet: Subnet) -> Iterator[str]:
+    """The homes along a path, where it names any."""
+    if any(edge.home for edge in subnet.edges):
+        runs = [(home or "the first home", len(list(edges))) for home, edges in groupby(e.home for e in subnet.edges)]
+        yield "runs at " + ", then ".join(f"{home} ({count} block{'s' * (count > 1)})" for home, count in runs)
+
+
 def _lines(found: Found) -> Iterator[str]:
     choice, measured = found.choice, found.measured
     yield f"{choice.kind}: {choice.plan.subnet}"
+    yield from _homes(choice.plan.subnet)
     if choice.plan.second is not None:
         yield f"hard samples ({choice.cost.share_second:.0%}) are answered by {choice.plan.second}"
     if found.hybrid is not None:

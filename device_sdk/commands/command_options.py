@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from device_sdk.data.datasets import ImageDataset
     from device_sdk.offload.remote_model import Privacy
     from device_sdk.session.adaptive_model import AdaptiveModel
+    from device_sdk.session.homes import WantedHomes
 
 ChosenTrust = Path | Unstated | None
 _SENT: tuple[Privacy, ...] = ("never", "activations", "inputs")  # each allows what the ones before it allow
@@ -96,11 +97,23 @@ def location_options(command: Command) -> Command:
 
 
 def bundle_options(command: Command) -> Command:
-    """The same, with --token and --threads."""
+    """The same, with --token, --threads and --home (as argument ``homes``)."""
     threads = click.option(
         "--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Inference threads."
     )
-    return location_options(token_option(threads(command)))
+    homes = click.option(
+        "--home",
+        "homes",
+        multiple=True,
+        help="Where blocks may run, instead of --threads: cpu-1t, cpu-2t, openvino-2t …, several times, or all. The "
+        "full model runs at the first.",
+    )
+    return location_options(token_option(threads(homes(command))))
+
+
+def chosen_homes(homes: Sequence[str]) -> WantedHomes:
+    """The values of --home as ``AdaptiveModel.open`` takes them."""
+    return "all" if tuple(homes) == ("all",) else homes or None
 
 
 def require_permission(server: str | None, privacy: Privacy, least: Privacy) -> None:
@@ -119,6 +132,7 @@ def open_model(
     trust: ChosenTrust,
     token: str | None,
     threads: int,
+    homes: Sequence[str] = (),
     state: Path | None,
     exits: Collection[str] | None = None,
     as_json: bool,
@@ -128,7 +142,14 @@ def open_model(
 
     shown = progress(as_json)
     return AdaptiveModel.open(
-        bundle, trust=trust, token=token, threads=threads, exits=exits, state_folder=state, progress=shown
+        bundle,
+        trust=trust,
+        token=token,
+        threads=threads,
+        homes=chosen_homes(homes),
+        exits=exits,
+        state_folder=state,
+        progress=shown,
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from device_sdk.commands.command_line import emit, progress
-from device_sdk.commands.command_options import ChosenTrust, bundle_options, existing, fallback_option
+from device_sdk.commands.command_options import ChosenTrust, bundle_options, chosen_homes, existing, fallback_option
 from device_sdk.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def fetch(
     trust: ChosenTrust,
     token: str | None,
     threads: int,
+    homes: tuple[str, ...],
     state: Path | None,
     plan_file: Path | None,
     whole: bool,
@@ -89,6 +90,7 @@ def fetch(
         token=token,
         tags=decode_tags(",".join(tags)) if tags else None,
         threads=threads,
+        homes=chosen_homes(homes),
         plan=plan,
         exits=None if exit_memory_mb is None else (),
         state_folder=state,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,10 @@ import click
 
 from device_sdk.commands.command_line import emit, progress
 from device_sdk.commands.command_options import ChosenTrust, bundle_options, open_model
+from device_sdk.commands.home_report import HomeRow, home_rows, homes_summary, print_homes
 
 if TYPE_CHECKING:
+    from device_sdk.execution.home_check import HomeReport
     from device_sdk.profiling.profile import Profile
 
 
@@ -18,13 +21,23 @@ if TYPE_CHECKING:
 @bundle_options
 @click.option("--again", is_flag=True, help="Measure even if this device was profiled before.")
 def profile(
-    bundle: str, trust: ChosenTrust, token: str | None, threads: int, state: Path | None, again: bool, as_json: bool
+    bundle: str,
+    trust: ChosenTrust,
+    token: str | None,
+    threads: int,
+    homes: tuple[str, ...],
+    state: Path | None,
+    again: bool,
+    as_json: bool,
 ) -> None:
     """Measure the latency and memory of every block on this device."""
-    with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
-        measured = model.profile(again=again, progress=progress(as_json))
-    summary = _profile_summary(measured)
-    emit(summary, as_json=as_json, text=lambda: _print_profile(measured))
+    with open_model(
+        bundle, trust=trust, token=token, threads=threads, homes=homes, state=state, as_json=as_json
+    ) as model:
+        measured, reports = model.profile(again=again, progress=progress(as_json)), model.home_reports
+        rows = home_rows(measured, model.bundle.supernet)
+    summary = {**_profile_summary(measured), "homes": homes_summary(rows, reports)}
+    emit(summary, as_json=as_json, text=lambda: _print_profile(measured, rows, reports))
 
 
 def _profile_summary(measured: Profile) -> dict[str, Any]:
@@ -55,7 +68,7 @@ def _profile_summary(measured: Profile) -> dict[str, Any]:
     }
 
 
-def _print_profile(measured: Profile) -> None:
+def _print_profile(measured: Profile, homes: Sequence[HomeRow], reports: Sequence[HomeReport]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -69,3 +82,4 @@ def _print_profile(measured: Profile) -> None:
     total = sum(measured.nodes_by_provider.values())
     for provider, nodes in measured.nodes_by_provider.items():
         click.echo(f"{provider} runs {nodes} of its {total} nodes")
+    print_homes(homes, reports)

@@ -54,6 +54,7 @@ def run(
     trust: ChosenTrust,
     token: str | None,
     threads: int,
+    homes: tuple[str, ...],
     state: Path | None,
     images: tuple[Path, ...],
     data: str | None,
@@ -73,7 +74,9 @@ def run(
     require_permission(server, privacy, "activations")
     if server is not None and deadline_ms is not None:
         raise UsageError("with --deadline-ms no server is asked", hint="give --server or --deadline-ms, one of them")
-    with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
+    with open_model(
+        bundle, trust=trust, token=token, threads=threads, homes=homes, state=state, as_json=as_json
+    ) as model:
         if server is not None:
             own = f"{model.bundle.manifest.name}:images"
             for name in [server_model] if server_model else model.plan.server_models or [own]:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import UsageError
 from device_sdk.execution.guarded_self_test import run_guarded_self_test
-from device_sdk.execution.open_homes import ONE_HOME, OpenHomes
+from device_sdk.execution.open_homes import ONE_HOME
 from device_sdk.execution.plan_in_use import Active, PlanInUse
 from device_sdk.execution.running_calls import CallPace, PlanRetired
 from device_sdk.execution.self_test import run_self_test
@@ -38,7 +38,7 @@ from device_sdk.session.choosing import Choosing
 from device_sdk.session.device_state import DeviceState, default_state_folder, device_id, load_part, log_path
 from device_sdk.session.elastic_memory import ElasticMemory
 from device_sdk.session.exits import Exits, Origin, TestExits
-from device_sdk.session.homes import WantedHomes, check_homes, wanted_homes
+from device_sdk.session.homes import CheckedHomes, WantedHomes, check_homes, wanted_homes
 from device_sdk.session.live import Live
 from device_sdk.session.live_keeper import LiveKeeper, NetworkKeeper, PrivateSamples
 from device_sdk.session.opening import UPDATE_DEADLINE_S, open_location, origin_of
@@ -92,7 +92,8 @@ class AdaptiveModel:
 
     Attributes:
         exits: which exits this device holds. remote: the servers' models that are connected. live: keeps the plan right
-            while conditions change. log: the adaptation log of this bundle on this device.
+            while conditions change. log: the adaptation log of this bundle on this device. home_reports: of each home
+            that has a provider of its own, what runs there, what it refuses and why; also of those left out.
     """
 
     def __init__(
@@ -102,17 +103,20 @@ class AdaptiveModel:
         runtime: Runtime,
         state_folder: Path,
         memory_cap_bytes: int | None = None,
-        homes: OpenHomes = ONE_HOME,
+        homes: CheckedHomes | None = None,
         origin: Origin | None = None,
         test_exits: TestExits | None = None,
     ) -> None:
         self._runtime = runtime
+        self.home_reports = () if homes is None else homes.reports
+        open_homes = ONE_HOME if homes is None else homes.open
+        self._homes_left_out = {} if homes is None else homes.left_out
         self._state_folder = state_folder
         self._state = DeviceState(state_folder, bundle, runtime, memory_cap_bytes=memory_cap_bytes)
         self.log = AdaptationLog(log_path(state_folder, bundle), bundle=bundle.digest, runtime=runtime.identity)
         self._samples = SampleChecker(bundle.manifest)
         self._answers = RemoteAnswers(bundle, self.log)
-        self._in_use = PlanInUse(Workspace(bundle, runtime, memory_cap_bytes, homes=homes))
+        self._in_use = PlanInUse(Workspace(bundle, runtime, memory_cap_bytes, homes=open_homes))
         self._change = threading.Lock()  # held by what changes the plan on demand; calls never wait for it
         self._pool = LiveKeeper(self._state, self._in_use, self.log)
         self._network = NetworkKeeper(self._in_use, self._answers)
@@ -250,7 +254,7 @@ class AdaptiveModel:
             runtime=checked.runtime,
             state_folder=folder,
             memory_cap_bytes=cap_bytes,
-            homes=checked.open,
+            homes=checked,
             origin=origin_of(location, state_folder=folder, token=token),
             test_exits=test_exits,
         )
@@ -258,10 +262,10 @@ class AdaptiveModel:
             model.log.write(adaptation_log.delivered(delivery))
             if delivery.refused is not None:
                 model.log.write(adaptation_log.refused(delivery.refused, delivery.failure))
-        model._start(plan if isinstance(plan, Plan) else None, homes_left_out=checked.left_out)
+        model._start(plan if isinstance(plan, Plan) else None)
         return model
 
-    def _start(self, chosen: Plan | None = None, *, homes_left_out: Mapping[str, str]) -> None:
+    def _start(self, chosen: Plan | None = None) -> None:
         remembered = self._state.load_plan() if chosen is None else None
         kept = load_part(self._state_folder, self.bundle.manifest.name, self.bundle.digest)
         held_for = None if kept is None else kept.plan
@@ -285,7 +289,7 @@ class AdaptiveModel:
                 restored=remembered is not None,
                 plans_for=others,
                 homes=homes,
-                homes_left_out=dict(homes_left_out),
+                homes_left_out=self._homes_left_out,
             )
         )
 
