@@ -12,7 +12,6 @@ import pathweave.sdk.execution.Active
 import pathweave.sdk.execution.Outcome
 import pathweave.sdk.execution.PlanInUse
 import pathweave.sdk.execution.Workspace
-import pathweave.sdk.execution.openHomes
 import pathweave.sdk.execution.runSelfTest
 import pathweave.sdk.logs.AdaptationLog
 import pathweave.sdk.logs.infeasible
@@ -27,10 +26,10 @@ import pathweave.sdk.policies.choose
 import pathweave.sdk.profiling.Profile
 import pathweave.sdk.profiling.currentConditions
 import pathweave.sdk.profiling.profile
-import pathweave.sdk.runtimes.HomesRuntime
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.runtimes.Runtime
 import pathweave.sdk.session.Answer
+import pathweave.sdk.session.CheckedHomes
 import pathweave.sdk.session.DeviceState
 import pathweave.sdk.session.ElasticMemory
 import pathweave.sdk.session.Exits
@@ -43,6 +42,7 @@ import pathweave.sdk.session.Running
 import pathweave.sdk.session.SUBNET
 import pathweave.sdk.session.SampleChecker
 import pathweave.sdk.session.TimedAnswers
+import pathweave.sdk.session.checkHomes
 import pathweave.sdk.session.loadExits
 import pathweave.sdk.session.sources
 import pathweave.sdk.supernet.Goal
@@ -172,8 +172,7 @@ public class AdaptiveModel private constructor(
         val capBytes = memoryCapBytes
         val known = profile?.takeIf { it.validFor(bundle, runtime, now, capBytes) } ?: state?.loadProfile(now, capBytes)
         known?.takeIf { !again } ?: run {
-            inUse.lendWorkspace()
-            profile(bundle, runtime, clock = clock, memoryCapBytes = capBytes, onProgress = onProgress)
+            profile(inUse.lendWorkspace(), clock = clock, onProgress = onProgress)
         }.also {
             profile = it
             state?.saveProfile(it)
@@ -325,8 +324,8 @@ public class AdaptiveModel private constructor(
          * are kept, in the same files as Python's; with it the model starts with the plan that it used last. [exits]:
          * leaves out the others, whose blobs need not be here, unless it was decided since which are kept.
          * [memoryCapBytes]: as the property. [homes]: instead of [runtime], where blocks may run ([allHomes] has those of
-         * this device); the first runs the full model, and what a plan names no home for. One that fails its check here
-         * is left out ([HomeReport]).
+         * this device): the first runs the full model, and what a plan names no home for. Each other one with a provider of
+         * its own is checked once; one that fails is left out, with a warning and the reason in the log.
          *
          * @throws BundleError the bundle cannot be used (a kind of it says why).
          * @throws RuntimeFailedError the runtime refused a block, or has no such home.
@@ -344,19 +343,20 @@ public class AdaptiveModel private constructor(
             memoryCapBytes: Long? = null,
             homes: List<Home>? = null,
         ): AdaptiveModel {
-            val providers = (homes ?: listOf(Home())).map { PROVIDERS[it.provider] ?: it.provider }
-            val bare = Bundle.open(folder, trust, blobs, exits = emptyList(), providers)
+            val wanted = homes ?: listOf(Home())
+            val bare = Bundle.open(folder, trust, blobs, exits = emptyList(), providersOf(wanted))
             val kept = stateFolder?.let { loadExits(it, bare.manifest.name, bare.digest) }
-            val bundle = bare.withExits(kept ?: exits ?: bare.offered.exits.map { it.id })
-            val at = runtimeAt(bundle, runtime, homes, stateFolder)
-            val state = stateFolder?.let { DeviceState(it, bundle, at) }
+            val held = bare.withExits(kept ?: exits ?: bare.offered.exits.map { it.id })
+            val checked = checkedHomes(held, runtime, homes, stateFolder)
+            val bundle = held.runnableOn(providersOf(wanted.filter { "$it" !in checked.leftOut }))
+            val state = stateFolder?.let { DeviceState(it, bundle, checked.runtime) }
             state?.removeTemporaries()
             if (!selfTested(bundle.digest) && state?.selfTestPassed != true) {
-                runSelfTest(bundle, (at as? HomesRuntime)?.onProcessor ?: at)
+                runSelfTest(bundle.runnableOn(providersOf(wanted.take(1))), checked.runtime)
                 state?.rememberSelfTest()
             }
-            val workspace = Workspace(bundle, at, memoryCapBytes)
-            return AdaptiveModel(workspace, clock, state).also { state?.logOpened(it.plan) }
+            val workspace = Workspace(bundle, checked.runtime, memoryCapBytes, homes = checked.open)
+            return AdaptiveModel(workspace, clock, state).also { state?.logOpened(it.plan, checked) }
         }
 
         /**
@@ -376,17 +376,19 @@ public class AdaptiveModel private constructor(
             memoryCapBytes: Long? = null,
             homes: List<Home>? = null,
         ): AdaptiveModel {
-            val at = runtimeAt(opened.bundle, runtime, homes, stateFolder ?: opened.stateFolder)
-            val state = stateFolder?.let { DeviceState(it, opened.bundle, at) }
+            val checked = checkedHomes(opened.bundle, runtime, homes, stateFolder ?: opened.stateFolder)
+            val state = stateFolder?.let { DeviceState(it, opened.bundle, checked.runtime) }
             state?.removeTemporaries()
-            val workspace = Workspace(opened.bundle, at, memoryCapBytes)
-            return AdaptiveModel(workspace, clock, state, opened, opened.origin).also { state?.logOpened(it.plan) }
+            val workspace = Workspace(opened.bundle, checked.runtime, memoryCapBytes, homes = checked.open)
+            return AdaptiveModel(workspace, clock, state, opened, opened.origin).also { state?.logOpened(it.plan, checked) }
         }
 
-        private fun runtimeAt(bundle: Bundle, runtime: Runtime?, homes: List<Home>?, stateFolder: File?): Runtime {
-            if (homes == null) return runtime ?: OnnxRuntime()
+        private fun providersOf(homes: List<Home>) = homes.map { PROVIDERS[it.provider] ?: it.provider }.distinct()
+
+        private fun checkedHomes(bundle: Bundle, runtime: Runtime?, homes: List<Home>?, stateFolder: File?): CheckedHomes {
+            if (homes == null) return CheckedHomes(runtime ?: OnnxRuntime())
             if (runtime != null) throw UsageError("both a runtime and homes are given", "give one of them")
-            return openHomes(bundle, homes, stateFolder).runtime
+            return checkHomes(bundle, homes, stateFolder)
         }
     }
 }

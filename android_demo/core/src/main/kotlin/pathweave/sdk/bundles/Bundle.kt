@@ -136,6 +136,12 @@ public class Bundle private constructor(
     public fun withExits(exits: Collection<String>): Bundle =
         Bundle(folder, blobs, offered.partWithExits(exits), digest, signed, offered).also { it.checkBlobsPresent() }
 
+    /** The same bundle without the renditions that ONNX Runtime runs on none of [providers]. */
+    internal fun runnableOn(providers: Collection<String>): Bundle {
+        fun part(of: Manifest) = of.runnablePart { it.runsOn(providers) }
+        return Bundle(folder, blobs, part(manifest), digest, signed, part(offered))
+    }
+
     private fun checkBlobsPresent() {
         for ((name, size) in sizes) {
             val file = File(blobs, name)

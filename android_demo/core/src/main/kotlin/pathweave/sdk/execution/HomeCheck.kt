@@ -1,200 +1,127 @@
-/** Homes with a provider of their own are checked before they run a plan, and what fails is left out and remembered. */
+/** The check of a home that is not the first: what runs there, with the right answers, and what does not, and why. */
 package pathweave.sdk.execution
 
-import java.io.Closeable
-import java.io.File
-import java.io.IOException
 import kotlin.math.abs
-import kotlinx.serialization.json.JsonNull
-import kotlinx.serialization.json.JsonObject
-import kotlinx.serialization.json.JsonPrimitive
 import pathweave.sdk.CompositionError
-import pathweave.sdk.LOG
-import pathweave.sdk.PathweaveError
 import pathweave.sdk.RuntimeFailedError
-import pathweave.sdk.StorageError
+import pathweave.sdk.SelfTestError
 import pathweave.sdk.bundles.Bundle
-import pathweave.sdk.files.JsonError
-import pathweave.sdk.files.JsonPlace
-import pathweave.sdk.files.decodeJson
-import pathweave.sdk.files.exclusive
-import pathweave.sdk.files.ifPossible
-import pathweave.sdk.files.jsonOf
-import pathweave.sdk.files.sha256
-import pathweave.sdk.files.writeAtomically
 import pathweave.sdk.numerics.Tensor
-import pathweave.sdk.runtimes.HomesRuntime
+import pathweave.sdk.runtimes.Kernels
 import pathweave.sdk.runtimes.LoadedStretch
-import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.runtimes.Placed
 import pathweave.sdk.runtimes.Runtime
+import pathweave.sdk.runtimes.relativeToleranceOf
 import pathweave.sdk.supernet.Golden
 import pathweave.sdk.supernet.Home
+import pathweave.sdk.supernet.PROVIDERS
 
-private const val MOST_BEGUN = 2 // checks that the process did not survive, or was killed in
-private const val ENDED = "the process ended during its check"
-private const val KEY_DIGITS = 16
-private const val DIGEST_DIGITS = 16
-private const val HALF_PRECISION_TOLERANCE = 1e-2 // of the largest magnitude, as for renditions in half precision
-private val IN_HALF_PRECISION = setOf("nnapi", "qnn") // providers that compute so
+private const val MOST_REASON = 300
+private val HOME_LIMITS = SelfTestLimits(stepS = 300.0, totalS = 3600.0) // an NPU's compiler takes its time
 
 /**
- * What the check of a [home] found.
+ * One block in one rendition at a home.
  *
- * [nodes]: kernels that ran when each block ran alone, a compiled part counting as one; 0 where the runtime does not
- * tell. [assigned]: those that the home's provider ran; [refused]: by operator, those that it left to the processor.
- * [failure]: why the home is left out; null for one that is used.
+ * [nodes]: kernels that ran, [assigned] of them by the home's provider, a part that it compiled counting as one; 0 where
+ * the runtime does not tell. [refused]: number of the others by operator, which the processor runs in the same session.
+ * [failure]: why it does not run here at all; empty where it does.
  */
-public data class HomeReport(
-    val home: Home,
+public data class BlockAtHome(
+    val block: String,
     val nodes: Int = 0,
     val assigned: Int = 0,
     val refused: Map<String, Int> = emptyMap(),
-    val failure: String? = null,
+    val failure: String = "",
 )
 
-/** Homes that are open, the first of which is the usual one, and the reports of those that were checked. */
-internal class OpenHomes(val runtime: HomesRuntime, val reports: List<HomeReport>)
-
 /**
- * Open those of [homes] that work here. Homes of the processor are not checked; each other one runs every block alone,
- * once for a bundle, a version of the runtime and of the system, if there is a [stateFolder] to remember it.
+ * Result of the check of one [home], by its name.
  *
- * A home that fails is left out, and the log of the process says why. It is tried again with another version. A check
- * that took the process with it, by a crash of native code, is begun once more; then the home is left out.
- *
- * @throws RuntimeFailedError a provider is not here, or the usual home is left out.
+ * [runtime]: its identity with all versions. [failure]: why the home as a whole cannot be used; then it is left out until
+ * a version changes.
  */
-internal fun openHomes(
-    bundle: Bundle,
-    homes: List<Home>,
-    stateFolder: File?,
-    limits: SelfTestLimits = SelfTestLimits(),
-    make: (Home) -> Runtime = { OnnxRuntime(it) },
-): OpenHomes {
-    val runtimes = homes.distinct().associateWith(make)
-    val reports = runtimes.filterKeys { !it.onProcessor }.map { (home, runtime) ->
-        val record = stateFolder?.let { HomeRecord(it, bundle, home, runtime) }
-        reportOf(record) { checkHome(bundle, home, runtime, limits) }
-    }
-    val failed = reports.filter { it.failure != null }
-    for (one in failed) LOG.warning("${one.home} is left out: ${one.failure}")
-    failed.find { it.home == homes.first() }?.let {
-        throw RuntimeFailedError("the usual home, ${it.home}, does not work here: ${it.failure}", hint = "name another one first")
-    }
-    return OpenHomes(HomesRuntime(runtimes - failed.map { it.home }.toSet()), reports)
-}
+public data class HomeReport(
+    val home: String,
+    val runtime: String,
+    val blocks: List<BlockAtHome> = emptyList(),
+    val failure: String = "",
+) {
+    /** The blocks that do not run here. */
+    public val refusedBlocks: Set<String> get() = blocks.filter { it.failure.isNotEmpty() }.map { it.block }.toSet()
 
-private fun reportOf(record: HomeRecord?, check: () -> HomeReport): HomeReport {
-    if (record == null) return check()
-    return record.load() ?: ifPossible(record::checking).use { record.load() ?: checked(record, check) }
-}
+    /** True if at least one block runs here. */
+    public val works: Boolean get() = failure.isEmpty() && blocks.any { it.failure.isEmpty() }
 
-private fun checked(record: HomeRecord, check: () -> HomeReport): HomeReport {
-    val begun = record.begun() + 1
-    if (begun > MOST_BEGUN) return HomeReport(record.home, failure = ENDED).also(record::save)
-    record.saveBegun(begun)
-    return check().also(record::save)
-}
-
-/** What is kept below [stateFolder] of the check of [home], for this bundle, runtime and system; one atomic file. */
-private class HomeRecord(stateFolder: File, bundle: Bundle, val home: Home, runtime: Runtime) {
-    private val folder = File(stateFolder, "${bundle.manifest.name}-${bundle.digest.take(DIGEST_DIGITS)}")
-    private val key = sha256("${deviceIdentity()}|${runtime.identity}".toByteArray()).take(KEY_DIGITS)
-    private val file = File(folder, "home-$home-$key.json")
-
-    fun checking(): Closeable = exclusive(File(folder, "home-$home-$key.lock"), SelfTestLimits().totalS)
-
-    /** The report of a check that ended; what cannot be read counts as not there. */
-    fun load(): HomeReport? = read { root ->
-        root.optional("nodes")?.let { nodes ->
-            HomeReport(
-                home = home,
-                nodes = nodes.whole(0, Int.MAX_VALUE.toLong()).toInt(),
-                assigned = root["assigned"].whole(0, Int.MAX_VALUE.toLong()).toInt(),
-                refused = root["refused"].entries().mapValues { it.value.whole(0, Int.MAX_VALUE.toLong()).toInt() },
-                failure = root.nullable("failure")?.text(),
-            )
-        }
+    /** Why nothing runs here. */
+    public fun whyNot(): String = failure.ifEmpty {
+        blocks.find { it.failure.isNotEmpty() }?.let { "it runs no block: ${it.failure}" } ?: "no block is for it"
     }
 
-    /** How many checks began and did not end. */
-    fun begun(): Int = read { root -> root.optional("begun")?.whole(0, MOST_BEGUN.toLong())?.toInt() } ?: 0
-
-    fun saveBegun(begun: Int): Unit = save(jsonOf("begun" to JsonPrimitive(begun)))
-
-    fun save(report: HomeReport): Unit = save(
-        jsonOf(
-            "nodes" to JsonPrimitive(report.nodes),
-            "assigned" to JsonPrimitive(report.assigned),
-            "refused" to JsonObject(report.refused.mapValues { JsonPrimitive(it.value) }),
-            "failure" to (report.failure?.let(::JsonPrimitive) ?: JsonNull),
-        ),
-    )
-
-    private fun save(value: JsonObject) = try {
-        folder.mkdirs()
-        writeAtomically(file, "$value\n".toByteArray())
-    } catch (error: StorageError) {
-        LOG.warning("the check of $home cannot be kept: ${error.message}")
-    }
-
-    private fun <T> read(part: (JsonPlace) -> T?): T? = try {
-        part(decodeJson(file.readBytes()))
-    } catch (_: IOException) {
-        null
-    } catch (_: JsonError) {
-        null
-    }
+    /** Operators that the processor runs instead, each with the number of kernels. */
+    public fun refusals(): Map<String, Int> =
+        blocks.flatMap { it.refused.entries }.groupingBy { it.key }.fold(0) { sum, (_, count) -> sum + count }.toSortedMap()
 }
 
 /**
- * Run every block of [bundle] alone at [home], with deadlines ([guarded]).
+ * Run every block of [bundle] alone at [home] on the golden inputs, with deadlines ([guarded]).
  *
- * An error of this home, an answer beyond its tolerance, and a provider that runs no block are failures in the report.
+ * Answers may differ from the golden ones by the provider's tolerance. A block whose session is refused, that the
+ * provider runs nothing of, or that answers otherwise does not run here.
  */
-internal fun checkHome(bundle: Bundle, home: Home, runtime: Runtime, limits: SelfTestLimits): HomeReport = try {
-    guarded("check of $home", limits) { step ->
-        val kernels = blockCases(bundle).map { case -> checkBlock(bundle, home, runtime, case).also { step() } }
-        val found = HomeReport(home, kernels.sumOf { it.nodes }, kernels.sumOf { it.assigned }, sums(kernels.map { it.refused }))
-        val idle = found.nodes > 0 && found.assigned == 0
-        if (idle) found.copy(failure = "its provider runs none of the ${found.nodes} kernels of the blocks") else found
-    }
-} catch (error: PathweaveError) {
-    if (error !is RuntimeFailedError && error !is SelfTestAbortedError && error !is CompositionError) throw error
-    HomeReport(home, failure = error.message)
-}
-
-private fun checkBlock(bundle: Bundle, home: Home, runtime: Runtime, case: GoldenCase): HomeReport =
-    runtime.load(case.stretch()).use { loaded ->
-        val outputs = try {
-            loaded.run(inputsOf(bundle, case))
-        } catch (error: RuntimeFailedError) {
-            if (!leftAlone(loaded)) throw error // a block that the provider leaves to the processor is no failure of the home
-            emptyList()
+internal fun checkHome(bundle: Bundle, home: Home, runtime: Runtime, limits: SelfTestLimits = HOME_LIMITS): HomeReport {
+    val tolerance = relativeToleranceOf(home.provider)
+    return try {
+        val blocks = guarded("check of $home", limits) { step ->
+            edgesFor(bundle, home).map { (name, case) -> checked(bundle, runtime, name, case, tolerance).also { step() } }
         }
-        if (outputs.isNotEmpty()) checkAnswer(home, case, outputs)
-        val kernels = (loaded as? Placed)?.kernels
-        HomeReport(home, kernels?.count ?: 0, kernels?.assigned ?: 0, kernels?.refused.orEmpty())
+        HomeReport("$home", runtime.identity, blocks)
+    } catch (error: SelfTestError) {
+        HomeReport("$home", runtime.identity, failure = error.message.orEmpty())
+    }
+}
+
+/** The cases of blocks that are for the provider of [home], by name. */
+private fun edgesFor(bundle: Bundle, home: Home): List<Pair<String, GoldenCase>> {
+    val supernet = bundle.supernet
+    val edges = supernet.edges.filter { it.inputSize == null }.zip(blockCases(bundle))
+    val able = edges.filter { (edge, _) ->
+        supernet.rendition(edge).providers.let { it.isEmpty() || PROVIDERS.getValue(home.provider) in it }
+    }
+    return able.map { (edge, case) -> "$edge" to case }
+}
+
+private fun checked(bundle: Bundle, runtime: Runtime, name: String, case: GoldenCase, tolerance: Double): BlockAtHome =
+    try {
+        runtime.load(case.stretch()).use { loaded -> ran(loaded, name, case, inputsOf(bundle, case), tolerance) }
+    } catch (error: RuntimeFailedError) {
+        BlockAtHome(name, failure = error.message.orEmpty().take(MOST_REASON))
+    } catch (error: CompositionError) {
+        BlockAtHome(name, failure = error.message.orEmpty().take(MOST_REASON))
     }
 
-private fun leftAlone(loaded: LoadedStretch): Boolean =
-    (loaded as? Placed)?.kernels?.let { it.count > 0 && it.assigned == 0 } ?: false
-
-private fun checkAnswer(home: Home, case: GoldenCase, outputs: List<Tensor>) {
-    val allowed = toleranceAt(home, case.golden)
-    val samples = sampleOutputs(outputs).flatten().zip(case.golden.samples.flatten())
-    val worst = samples.maxOf { (one, other) -> abs(one - other).let { if (it.isNaN()) Double.POSITIVE_INFINITY else it } }
-    if (worst <= allowed) return
-    throw RuntimeFailedError("${case.name} is off by %.3g, and %.3g is allowed".format(java.util.Locale.ROOT, worst, allowed))
+private fun ran(
+    loaded: LoadedStretch,
+    name: String,
+    case: GoldenCase,
+    inputs: List<Tensor>,
+    tolerance: Double,
+): BlockAtHome {
+    val outputs = runCatching { loaded.run(inputs) }
+    val kernels = (loaded as? Placed)?.kernels ?: Kernels.UNKNOWN
+    val block = BlockAtHome(name, kernels.count, kernels.assigned, kernels.refused)
+    if (kernels.count > 0 && kernels.assigned == 0) {
+        val operators = kernels.refused.toSortedMap().entries.joinToString(", ") { (operator, count) -> "$operator ×$count" }
+        return block.copy(failure = "the provider refuses all of it: $operators")
+    }
+    val near = isNear(case.golden, outputs.getOrThrow(), tolerance)
+    return if (near) block else block.copy(failure = "its answers differ from the golden ones")
 }
 
-/** How far an answer at [home] may be from [golden]. */
-private fun toleranceAt(home: Home, golden: Golden): Double {
-    if (home.provider !in IN_HALF_PRECISION) return golden.tolerance
-    val largest = golden.samples.flatten().maxOfOrNull(::abs) ?: 0.0
-    return maxOf(golden.tolerance, HALF_PRECISION_TOLERANCE * largest)
+private fun isNear(golden: Golden, outputs: List<Tensor>, relativeTolerance: Double): Boolean {
+    val actual = sampleOutputs(outputs)
+    if (actual.map { it.size } != golden.samples.map { it.size }) return false
+    return golden.samples.zip(actual).all { (expected, found) ->
+        val allowed = golden.tolerance + relativeTolerance * (expected.maxOfOrNull(::abs) ?: 0.0)
+        expected.zip(found).all { (one, other) -> abs(one - other) <= allowed }
+    }
 }
-
-private fun sums(counts: List<Map<String, Int>>): Map<String, Int> =
-    counts.flatMap { it.entries }.groupingBy { it.key }.fold(0) { sum, (_, number) -> sum + number }

@@ -11,11 +11,12 @@ import pathweave.sdk.supernet.PROVIDERS
 /**
  * Runs each stretch at its home, and stretches with parts one after the other: a session per run of equal home.
  *
- * [runtimes]: by home, the first of which runs what names no home, or the first that its renditions are for.
+ * [runtimes]: by home, the first of which runs what names no home, or the first that its renditions are for. [engine]:
+ * name, version and settings that all of them share.
  *
  * @throws UsageError there is no home.
  */
-public class HomesRuntime(private val runtimes: Map<Home, Runtime>) : Runtime {
+public class HomesRuntime(private val runtimes: Map<Home, Runtime>, private val engine: String) : Runtime {
     private val byName = runtimes.entries.associate { (home, runtime) -> "$home" to runtime }
 
     init {
@@ -25,11 +26,8 @@ public class HomesRuntime(private val runtimes: Map<Home, Runtime>) : Runtime {
     /** The names of the homes, the first one first. */
     public val homes: List<String> get() = byName.keys.toList()
 
-    /** This runtime's first home on the processor, where the bundle's self-test runs; null without one. */
-    internal val onProcessor: Runtime? get() = runtimes.entries.find { it.key.onProcessor }?.value
-
-    /** The identities of all homes. */
-    override val identity: String get() = byName.values.joinToString(" ") { it.identity }
+    /** For example `onnxruntime-1.26.0[cpu-1t,cpu-2t]`. */
+    override val identity: String get() = "$engine[${homes.joinToString(",")}]"
 
     /** That of the home with the fewest. */
     override val concurrency: Int get() = byName.values.minOf { it.concurrency }

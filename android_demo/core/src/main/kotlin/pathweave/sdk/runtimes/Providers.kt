@@ -17,17 +17,19 @@ import pathweave.sdk.supernet.PROVIDERS
 
 private const val HTP_LIBRARY = "libQnnHtp.so"
 private const val PROFILE = "pathweave-profile."
+private val THREADED = setOf("xnnpack") // on the processor too, with threads of its own
 private const val LEFT_MS = 3_600_000L
 
 /**
  * What a provider is to this SDK.
  *
- * [oneSample]: its sessions take one sample at a time, since it compiles for fixed shapes. [add]: to the options of a
- * session.
+ * [oneSample]: its sessions take one sample at a time, since it compiles for fixed shapes. [relativeTolerance] of its
+ * answers, over the largest magnitude among the golden ones of a block. [add]: to the options of a session.
  */
 internal class OnnxProvider(
     short: String,
     val oneSample: Boolean = false,
+    val relativeTolerance: Double = 1e-2,
     val add: (OrtSession.SessionOptions, Home) -> Unit,
 ) {
     /** As ONNX Runtime writes it. */
@@ -43,10 +45,13 @@ private val KNOWN: Map<String, OnnxProvider> = mapOf(
     "nnapi" to OnnxProvider("nnapi", oneSample = true) { options, _ ->
         options.addNnapi(EnumSet.of(NNAPIFlags.CPU_DISABLED)) // its own stand-in for the processor is slow
     },
-    "qnn" to OnnxProvider("qnn", oneSample = true) { options, _ ->
+    "qnn" to OnnxProvider("qnn", oneSample = true, relativeTolerance = 3e-2) { options, _ ->
         options.addQnn(mapOf("backend_path" to HTP_LIBRARY, "enable_htp_fp16_precision" to "1"))
     },
 )
+
+/** Name and version of the runtime, which all homes share. */
+internal fun engineIdentity(): String = "onnxruntime-${quietEnvironment().version}"
 
 /** Short names of the providers that ONNX Runtime was built with here. */
 public fun availableProviders(): List<String> {
@@ -54,12 +59,22 @@ public fun availableProviders(): List<String> {
     return KNOWN.filterValues { it.name in built }.keys.toList()
 }
 
-/** Every home of this device: the processor with one thread, with twice as many up to its cores, and each provider. */
-public fun allHomes(): List<Home> {
-    val cores = java.lang.Runtime.getRuntime().availableProcessors()
-    val threads = generateSequence(1) { it * 2 }.takeWhile { it <= cores }
-    return threads.map { Home(threads = it) }.toList() + (availableProviders() - CPU).map { Home(it) }
+/**
+ * One thread of the processor, 2, 4 … and all cores, and one home of each other provider that is here.
+ *
+ * [cores], [providers]: of this device.
+ */
+public fun allHomes(
+    cores: Int = java.lang.Runtime.getRuntime().availableProcessors(),
+    providers: List<String> = availableProviders(),
+): List<Home> {
+    val threads = generateSequence(1) { it * 2 }.takeWhile { it <= cores }.toList() + cores
+    val others = (providers - CPU).map { Home(it, if (it in THREADED) cores else 1) }
+    return threads.distinct().map { Home(threads = it) } + others
 }
+
+/** See [OnnxProvider]. */
+internal fun relativeToleranceOf(provider: String): Double = KNOWN.getValue(provider).relativeTolerance
 
 /**
  * The provider of [home].
@@ -97,6 +112,9 @@ internal class Kernels(private val byProvider: Map<String, Map<String, Int>>, pr
             .groupingBy { it.key }.fold(0) { sum, (_, number) -> sum + number }
 
     companion object {
+        /** Where the runtime does not tell. */
+        val UNKNOWN: Kernels = Kernels(emptyMap(), "")
+
         /** Of a profile as ONNX Runtime writes it; none where it cannot be read. */
         fun of(profile: ByteArray, wanted: String): Kernels = try {
             val found = mutableMapOf<String, MutableMap<String, Int>>()
@@ -107,7 +125,7 @@ internal class Kernels(private val byProvider: Map<String, Map<String, Int>>, pr
             }
             Kernels(found, wanted)
         } catch (_: JsonError) {
-            Kernels(emptyMap(), wanted)
+            UNKNOWN
         }
     }
 }

@@ -75,18 +75,15 @@ private fun json(prior: Prior): JsonElement = jsonOf(
 
 private fun json(subnet: Subnet): JsonElement = jsonOf("edges" to json(subnet.edges))
 
-private fun json(edges: List<Edge>): JsonElement = JsonArray(
-    edges.map { edge ->
-        val sides = listOfNotNull(edge.inputSize?.height, edge.inputSize?.width)
-        jsonOf(
-            *listOfNotNull(
-                "block" to JsonPrimitive(edge.block),
-                "rendition" to JsonPrimitive(edge.rendition),
-                "input_size" to JsonArray(sides.map(::JsonPrimitive)),
-                ("home" to JsonPrimitive(edge.home)).takeIf { edge.home.isNotEmpty() },
-            ).toTypedArray(),
-        )
-    },
+private fun json(edges: List<Edge>): JsonElement = JsonArray(edges.map(::json))
+
+internal fun json(edge: Edge): JsonElement = jsonOf(
+    *listOfNotNull(
+        "block" to JsonPrimitive(edge.block),
+        "rendition" to JsonPrimitive(edge.rendition),
+        "input_size" to JsonArray(listOfNotNull(edge.inputSize?.height, edge.inputSize?.width).map(::JsonPrimitive)),
+        ("home" to JsonPrimitive(edge.home)).takeIf { edge.home.isNotEmpty() },
+    ).toTypedArray(),
 )
 
 private fun json(choice: ExitChoice): JsonElement = jsonOf(
@@ -194,7 +191,7 @@ private fun subnet(place: JsonPlace) = Subnet(edges(place.only("edges")["edges"]
 
 private fun edges(place: JsonPlace) = place.items().map(::edge)
 
-private fun edge(place: JsonPlace): Edge {
+internal fun edge(place: JsonPlace): Edge {
     place.only("block", "rendition", "input_size", "home")
     return Edge(
         block = place["block"].text(),

@@ -1,15 +1,12 @@
 package pathweave.sdk.execution
 
-import java.io.File
-import java.nio.file.Path
+import java.util.concurrent.CountDownLatch
 import org.junit.jupiter.api.Assertions.assertEquals
-import org.junit.jupiter.api.Assertions.assertNull
+import org.junit.jupiter.api.Assertions.assertFalse
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
-import org.junit.jupiter.api.io.TempDir
 import pathweave.sdk.Contract
 import pathweave.sdk.RuntimeFailedError
-import pathweave.sdk.assertRefused
 import pathweave.sdk.bundles.Stretch
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.runtimes.Kernels
@@ -20,7 +17,7 @@ import pathweave.sdk.runtimes.Runtime
 import pathweave.sdk.supernet.Home
 
 /** A provider that computes on the processor and adds [off]; it leaves the operators of blocks with [left] to others. */
-private class FakeProvider(
+internal class FakeProvider(
     private val version: String = "1",
     private val off: Float = 0f,
     private val left: String = "none",
@@ -56,85 +53,47 @@ class HomeCheckTest {
     private val bundle = Contract.reference()
     private val npu = Home("qnn")
 
-    private fun open(provider: FakeProvider, state: File?, homes: List<Home> = listOf(Home(), npu), stepS: Double = 20.0) =
-        openHomes(bundle, homes, state, SelfTestLimits(stepS = stepS)) { if (it.onProcessor) OnnxRuntime(it) else provider }
+    private fun check(provider: Runtime, stepS: Double = 20.0) =
+        checkHome(bundle, npu, provider, SelfTestLimits(stepS = stepS))
 
     @Test
-    fun `a home whose blocks answer as they should is open and its kernels are counted`() {
-        val found = open(FakeProvider(left = "o2"), null)
-        assertEquals(listOf("cpu-1t", "qnn-1t"), found.runtime.homes)
-        val report = found.reports.single()
-        val blocks = blockCases(bundle).size
-        val left = blockCases(bundle).count { "o2" in it.name }
-        assertEquals(2 * blocks to 2 * (blocks - left), report.nodes to report.assigned)
-        assertEquals(mapOf("Conv" to 2 * left), report.refused)
-        assertNull(report.failure)
+    fun `blocks that answer as they should run there and their kernels are counted`() {
+        val report = check(FakeProvider(left = "o2"))
+        assertTrue(report.works)
+        assertEquals("qnn-1t" to "fake-1", report.home to report.runtime)
+        assertEquals(blockCases(bundle).map { it.name.removePrefix("block ") }, report.blocks.map { it.block })
+        val (left, taken) = report.blocks.partition { "o2" in it.block }
+        assertEquals(setOf(2 to 2), taken.map { it.nodes to it.assigned }.toSet())
+        assertEquals(left.map { it.block }.toSet(), report.refusedBlocks)
+        assertEquals(mapOf("Conv" to 2 * left.size), report.refusals())
+        assertTrue(left.all { "refuses all of it: Conv ×2" in it.failure })
     }
 
     @Test
-    fun `homes of the processor are not checked`() {
-        val found = openHomes(bundle, listOf(Home(), Home(threads = 2)), null)
-        assertEquals(listOf("cpu-1t", "cpu-2t") to emptyList<HomeReport>(), found.runtime.homes to found.reports)
+    fun `a block with another answer does not run there`() {
+        val report = check(FakeProvider(off = 5f))
+        assertFalse(report.works)
+        assertEquals("it runs no block: its answers differ from the golden ones", report.whyNot())
     }
 
     @Test
-    fun `a home with another answer is left out and the report says how far off it is`() {
-        val found = open(FakeProvider(off = 5f), null)
-        assertEquals(listOf("cpu-1t"), found.runtime.homes)
-        assertTrue(Regex("block .* is off by 5.00, and .* is allowed").matches(found.reports.single().failure!!))
+    fun `a home whose provider runs no block does not work`() {
+        assertTrue("the provider refuses all of it" in check(FakeProvider(left = "")).whyNot())
     }
 
     @Test
-    fun `a home whose provider runs no block is left out`() {
-        val failure = open(FakeProvider(left = ""), null).reports.single().failure!!
-        assertTrue("runs none of the" in failure)
+    fun `a home that does not go on in time does not work`() {
+        val never = CountDownLatch(1)
+        val report = check(FakeProvider(before = { never.await() }), stepS = 0.2)
+        never.countDown()
+        assertFalse(report.works)
+        assertTrue("did not go on" in report.whyNot())
     }
 
     @Test
-    fun `a home that does not go on in time is left out`() {
-        val found = open(FakeProvider(before = { Thread.sleep(60_000) }), null, stepS = 0.2)
-        assertEquals(listOf("cpu-1t"), found.runtime.homes)
-        assertTrue("did not go on" in found.reports.single().failure!!)
+    fun `a block that is refused does not run there and the others do`() {
+        val report = check(FakeProvider(before = { if ("m1-3" in it) throw RuntimeFailedError("no such operator") }))
+        assertTrue(report.works)
+        assertEquals(setOf("no such operator"), report.blocks.map { it.failure }.filter { it.isNotEmpty() }.toSet())
     }
-
-    @Test
-    fun `a usual home that does not work is an error since nothing else was wished for`() {
-        val error = assertRefused<RuntimeFailedError> { open(FakeProvider(off = 5f), null, listOf(npu, Home())) }
-        assertTrue("qnn-1t" in error.message!!)
-    }
-
-    @Test
-    fun `what a check found is remembered until the version changes`(@TempDir folder: Path) {
-        val state = folder.toFile()
-        val first = FakeProvider(off = 5f)
-        val found = open(first, state).reports
-        val again = FakeProvider()
-        assertEquals(found, open(again, state).reports)
-        assertEquals(0, again.loads)
-        val newer = FakeProvider(version = "2")
-        assertNull(open(newer, state).reports.single().failure)
-        assertTrue(newer.loads > 0)
-    }
-
-    @Test
-    fun `a check that the process did not survive is begun once more and then the home is left out`(@TempDir folder: Path) {
-        val state = folder.toFile()
-        fun crash() = FakeProvider(before = { throw Crash() }) // as if nothing after it ran
-        repeat(2) { assertTrue(runCatching { open(crash(), state) }.exceptionOrNull() is Crash) }
-        val provider = FakeProvider()
-        assertEquals("the process ended during its check", open(provider, state).reports.single().failure)
-        assertEquals(0, provider.loads)
-    }
-
-    @Test
-    fun `a damaged record means another check`(@TempDir folder: Path) {
-        val state = folder.toFile()
-        open(FakeProvider(), state)
-        state.walk().filter { it.name.startsWith("home-") && it.extension == "json" }.single().writeText("{\"nodes\": -1}")
-        val provider = FakeProvider()
-        assertNull(open(provider, state).reports.single().failure)
-        assertTrue(provider.loads > 0)
-    }
-
-    private class Crash : Error()
 }

@@ -50,7 +50,7 @@ class HomesTest {
 
     private fun List<Tensor>.values() = last().let { output -> List(output.size) { output[it] } }
 
-    private fun homes(one: Runtime, two: Runtime) = HomesRuntime(mapOf(Home() to one, Home(threads = 2) to two))
+    private fun homes(one: Runtime, two: Runtime) = HomesRuntime(mapOf(Home() to one, Home(threads = 2) to two), "noted-1")
 
     @Test
     fun `a path at several homes answers as at one`() {
@@ -118,16 +118,16 @@ class HomesTest {
     @Test
     fun `all homes are part of the identity and the fewest runs at once count`() {
         val runtime = homes(NotedHome(), NotedHome(threads = 2))
-        assertEquals("noted-1t noted-2t", runtime.identity)
+        assertEquals("noted-1[cpu-1t,cpu-2t]", runtime.identity)
         assertEquals(2, runtime.concurrency)
         assertEquals(listOf("cpu-1t", "cpu-2t"), runtime.homes)
-        assertRefused<UsageError> { HomesRuntime(emptyMap()) }
+        assertRefused<UsageError> { HomesRuntime(emptyMap(), "noted-1") }
     }
 
     @Test
     fun `renditions for one provider run at a home that has it`() {
         val (one, two) = NotedHome() to NotedHome(threads = 2)
-        val runtime = HomesRuntime(mapOf(Home() to one, Home("qnn") to two))
+        val runtime = HomesRuntime(mapOf(Home() to one, Home("qnn") to two), "noted-1")
         val stretch = bundle.stretch(plain.edges)
         fun only(provider: String) = stretch.run {
             Stretch(fragments, inputs, outputs, irVersion, opset, freeAxes, owners, providers = listOf(provider))

@@ -44,8 +44,9 @@ class ProvidersTest {
     @Test
     fun `every provider that is built in is a home of this device`() {
         assertEquals(listOf("cpu"), availableProviders())
-        assertEquals(Home(), allHomes().first())
-        assertTrue(allHomes().all { it.onProcessor && it.threads <= java.lang.Runtime.getRuntime().availableProcessors() })
+        val found = allHomes(cores = 6, providers = listOf("cpu", "xnnpack", "nnapi"))
+        assertEquals(listOf("cpu-1t", "cpu-2t", "cpu-4t", "cpu-6t", "xnnpack-6t", "nnapi-1t"), found.map { "$it" })
+        assertEquals(listOf(Home()), allHomes(cores = 1))
     }
 
     @Test

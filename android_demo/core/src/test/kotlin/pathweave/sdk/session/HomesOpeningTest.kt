@@ -61,6 +61,15 @@ class HomesOpeningTest {
     @Test
     fun `homes and a runtime together are refused and so are no homes`() {
         assertRefused<UsageError> { AdaptiveModel.open(Contract.referenceFolder, runtime = OnnxRuntime(), homes = homes) }
-        assertRefused<UsageError> { AdaptiveModel.open(Contract.referenceFolder, homes = emptyList()) }
+        for (wrong in listOf(emptyList(), homes + Home())) {
+            assertRefused<UsageError> { AdaptiveModel.open(Contract.referenceFolder, homes = wrong) }
+        }
+    }
+
+    @Test
+    fun `the homes are in the log`(@TempDir folder: Path) {
+        val log = AdaptiveModel.open(Contract.referenceFolder, Contract.key, stateFolder = folder.toFile(), homes = homes)
+            .use { it.log!!.path.readText() }
+        assertTrue("\"homes\":[\"cpu-1t\",\"cpu-2t\"],\"homes_left_out\":{}" in log, log)
     }
 }
