@@ -336,7 +336,7 @@ class Bundle:
             inputs=start.tensors,
             outputs=outputs,
             ir_version=self.manifest.onnx.ir_version,
-            opset=self.manifest.onnx.opset,
+            opset=max([self.manifest.onnx.opset, *(one.opset or 0 for one in renditions)]),
             runtime=runtime,
             entry_points=() if runtime == COMPOSED else tuple(one.entry_point or "forward" for one in renditions),
             branch=bool(edges) and exit_ is not None,

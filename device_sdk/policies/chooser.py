@@ -35,6 +35,7 @@ from device_sdk.policies.subnet_search import (
     Confirmed,
     Measure,
     SubnetsFound,
+    at_each_home,
     judge_subnets,
     search_subnets,
 )
@@ -152,6 +153,8 @@ def _confirmed(samples: Samples, goal: Goal, found: SubnetsFound, here: Here, se
     budget = found.confirmation.budget
     goal = msgspec.structs.replace(goal.resolved(budget.latency_ms), memory_mb=budget.memory_mb)
     confirmed = found.confirmation.best(found.result.pool)
+    others = at_each_home(here.workspace, costs, confirmed.candidate, goal.threads)
+    confirmed = found.confirmation.fastest(confirmed, others)
     chosen = confirmed.candidate
     accuracy, full_accuracy = judge_subnets(
         here.workspace, costs, samples, [chosen.subnet, original], found.prior, settings

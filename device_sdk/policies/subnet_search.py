@@ -157,6 +157,16 @@ class Confirmation:
             self._take_times([one.subnet for one in unclear[:_AT_ONCE]])
         return self._chosen(ranked)
 
+    def fastest(self, confirmed: Confirmed, others: Sequence[Candidate]) -> Confirmed:
+        """``confirmed``, or one of ``others`` with the same answers where it measures faster, in turns with it."""
+        if not others:
+            return confirmed
+        both = [confirmed.candidate, *others]
+        self._take_times([one.subnet for one in both])
+        ratios = [self._belief.estimate(one.subnet).ratio for one in both]
+        quickest = both[ratios.index(min(ratios))]
+        return confirmed if quickest is confirmed.candidate else self._chosen([quickest])
+
     def _worth_measuring(self, ranked: Sequence[Candidate]) -> list[Candidate]:
         """Candidates to measure, first the most accurate one that surely keeps the budget, unless it was measured.
 
@@ -375,6 +385,22 @@ def at_named_homes(pool: Sequence[Candidate], costs: CostModel, named: CostModel
     known = {one.subnet for one in housed}
     at_first = [at(one, one.subnet) for one in pool if one.subnet not in known and named.knows(one.subnet)]
     return [*housed, *at_first]
+
+
+def at_each_home(workspace: Workspace, named: CostModel, candidate: Candidate, threads: int | None) -> list[Candidate]:
+    """``candidate`` with all blocks at one home, for each that has them all within ``threads``; not ``candidate``."""
+    homes, supernet = workspace.homes.within(threads), workspace.supernet
+    if not homes.several:
+        return []
+    having = [{edge.home for edge in homes.of(supernet, one.on(""))} for one in candidate.subnet.edges]
+    paths = [
+        Subnet(tuple(edge.on(home) for edge in candidate.subnet.edges)) for home in sorted(set.intersection(*having))
+    ]
+    return [
+        replace(candidate, plan=msgspec.structs.replace(candidate.plan, subnet=path), cost=named.cost(path))
+        for path in paths
+        if path != candidate.subnet
+    ]
 
 
 def with_prior(found: SearchResult, prior: Prior | None) -> SearchResult:

@@ -15,7 +15,7 @@ import numpy as np
 from device_sdk.errors import RuntimeFailedError
 from device_sdk.extras import require
 from device_sdk.fragments.composition import Stretch
-from device_sdk.runtimes.port import Array, StopSignal
+from device_sdk.runtimes.port import Array, StopSignal, require_one_home
 from device_sdk.supernet.blocks import TensorSpec
 
 EXECUTORCH = _EXTRA = "executorch"
@@ -78,6 +78,7 @@ class ExecutorchRuntime:
                 f"ExecuTorch cannot run blocks for {stretch.runtime}",
                 hint="open the bundle with the runtime that its blocks are for",
             )
+        require_one_home(stretch)
         _POOL.claim(self._threads)
         programs: dict[bytes, Any] = {}  # one program may hold the methods of several blocks
         methods = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from device_sdk.errors import RuntimeFailedError
 from device_sdk.fragments.composition import Stretch
@@ -63,7 +64,7 @@ class HomesRuntime:
 
     def _load_part(self, stretch: Stretch) -> LoadedStretch:
         home, runtime = self._at(stretch)
-        loaded = runtime.load(stretch)
+        loaded = runtime.load(replace(stretch, home=""))
         if not home.on_processor and getattr(loaded, "nodes_by_provider", None) and not getattr(loaded, "assigned", 1):
             loaded.close()
             raise RuntimeFailedError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import re
 import threading
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +18,7 @@ from device_sdk.errors import RuntimeFailedError, UsageError
 from device_sdk.fragments.composition import COMPOSED, Stretch, compose
 from device_sdk.machine import usable_cores
 from device_sdk.runtimes.kept_contexts import session_by_context
-from device_sdk.runtimes.port import Array, StopSignal
+from device_sdk.runtimes.port import Array, StopSignal, require_one_home
 from device_sdk.runtimes.providers import (
     ProviderSettings,
     is_built_in,
@@ -71,6 +72,9 @@ def _malloc_trim() -> Any:
         return None
 
 
+_CODE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
+_PLACE = re.compile(r"^/\S+:\d+ .*?\) (?=.)")
+_FRAME = re.compile(r"Check '|Exception from |--|Summary|While |FrontEnd |Model wasn't")
 _ERRORS_ONLY = 3
 _MOST_SPIN_US = 1_000_000
 _CPU = "CPUExecutionProvider"
@@ -153,10 +157,7 @@ class OnnxRuntime:
         """Compose and create a session (see the port)."""
         if stretch.runtime != self.reads:
             raise RuntimeFailedError(f"ONNX Runtime cannot run blocks for {stretch.runtime}", hint=_OTHER_RUNTIME)
-        if stretch.parts:
-            homes = ", ".join(part.home or "the first" for part in stretch.parts)
-            hint = "open the bundle with homes= that include them"
-            raise RuntimeFailedError(f"the plan runs blocks at several homes: {homes}; one is open here", hint=hint)
+        require_one_home(stretch)
         session = self.load_model(compose(stretch))
         if len(stretch.fragments) > 1:
             self._require_used(session)
@@ -345,4 +346,7 @@ class OnnxSession:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
+    """The first line of a message that tells something, without codes and places in source files before it."""
+    lines = [_PLACE.sub("", _CODE.split(line)[-1]) for line in str(error).splitlines()]
+    told = next((line for line in lines if line and not _FRAME.match(line)), None)
+    return (told or next(filter(None, lines), type(error).__name__))[:300]

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
+from device_sdk.errors import RuntimeFailedError
 from device_sdk.fragments.composition import Stretch
 
 
@@ -125,3 +126,13 @@ class Runtime(Protocol):
 
     def taking_turns(self) -> Runtime:
         """The same runtime for many stretches of which few run at a time: they share their working memory."""
+
+
+def require_one_home(stretch: Stretch) -> None:
+    """Raise RuntimeFailedError where a stretch names homes: a runtime of one home runs what names none."""
+    named = stretch.home or ", ".join(part.home or "the first" for part in stretch.parts)
+    if named:
+        hint = "open the bundle with homes= that include what the plan names"
+        raise RuntimeFailedError(
+            f"the plan runs blocks at {named}, and the bundle is open at one home alone", hint=hint
+        )

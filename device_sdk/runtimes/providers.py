@@ -81,8 +81,9 @@ def _openvino(model: bytes, settings: ProviderSettings) -> Options:
 
 
 def _qnn(model: bytes, settings: ProviderSettings) -> Options:
-    """The NPU (HTP), in half precision where a rendition is not quantised."""
-    return {"backend_path": _qnn_backend(), "enable_htp_fp16_precision": "1"}
+    """The NPU (HTP). Half precision, for what is not quantised, needs ``soc_model``, which the application states."""
+    precise = {"enable_htp_fp16_precision": "1"} if "soc_model" in (settings.given or {}) else {}
+    return {"backend_path": _qnn_backend(), **precise}
 
 
 def _qnn_backend() -> str:
