@@ -9,6 +9,7 @@ import pathweave.sdk.bundles.Trust
 import pathweave.sdk.data.Image
 import pathweave.sdk.data.Inputs
 import pathweave.sdk.execution.Active
+import pathweave.sdk.execution.HomeReport
 import pathweave.sdk.execution.Outcome
 import pathweave.sdk.execution.PlanInUse
 import pathweave.sdk.execution.Workspace
@@ -72,6 +73,8 @@ public class AdaptiveModel private constructor(
     private val state: DeviceState? = null,
     private val lease: Closeable = Closeable {},
     origin: Origin? = null,
+    /** Of the homes with a provider of their own, which were checked: what runs there, and what does not. */
+    public val homeReports: List<HomeReport> = emptyList(),
 ) : Closeable {
     private val runtime = workspace.runtime
     private val samples = SampleChecker(workspace.bundle)
@@ -356,7 +359,8 @@ public class AdaptiveModel private constructor(
                 state?.rememberSelfTest()
             }
             val workspace = Workspace(bundle, checked.runtime, memoryCapBytes, homes = checked.open)
-            return AdaptiveModel(workspace, clock, state).also { state?.logOpened(it.plan, checked) }
+            return AdaptiveModel(workspace, clock, state, homeReports = checked.reports)
+                .also { state?.logOpened(it.plan, checked) }
         }
 
         /**
@@ -380,7 +384,8 @@ public class AdaptiveModel private constructor(
             val state = stateFolder?.let { DeviceState(it, opened.bundle, checked.runtime) }
             state?.removeTemporaries()
             val workspace = Workspace(opened.bundle, checked.runtime, memoryCapBytes, homes = checked.open)
-            return AdaptiveModel(workspace, clock, state, opened, opened.origin).also { state?.logOpened(it.plan, checked) }
+            return AdaptiveModel(workspace, clock, state, opened, opened.origin, checked.reports)
+                .also { state?.logOpened(it.plan, checked) }
         }
 
         private fun providersOf(homes: List<Home>) = homes.map { PROVIDERS[it.provider] ?: it.provider }.distinct()

@@ -108,7 +108,7 @@ public class Bundle private constructor(
             inputs = start.tensors,
             outputs = atEnd + listOfNotNull(branch?.let(supernet::exitTensor)),
             irVersion = manifest.onnx.irVersion,
-            opset = manifest.onnx.opset,
+            opset = maxOf(manifest.onnx.opset, renditions.maxOf { it.opset ?: 0L }),
             freeAxes = if (anySize || edges.isEmpty()) supernet.freeAxes else emptyMap(),
             owners = owners.values.toList(),
             home = edges.firstOrNull()?.home.orEmpty(),

@@ -285,7 +285,8 @@ private class Choosing(
 
     /** The most accurate subnet of the search that keeps the budget when it is measured. */
     private fun confirmed(): Found {
-        val one = confirmation.best(checkNotNull(searched).pool)
+        val best = confirmation.best(checkNotNull(searched).pool)
+        val one = confirmation.fastest(best, atEachHome(workspace, costs, best.candidate, goal.threads))
         val chosen = one.candidate
         report(AdaptationStage.JUDGE, 0.0)
         val (own, full) = judged(listOf(chosen.subnet, supernet.original))

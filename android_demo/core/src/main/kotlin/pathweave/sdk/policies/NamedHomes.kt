@@ -31,3 +31,15 @@ internal fun atNamedHomes(found: SearchResult, costs: CostModel, named: CostMode
     best = found.best?.let { atNamedHomes(listOf(it), costs, named).first() },
     pool = atNamedHomes(found.pool, costs, named),
 )
+
+/** [candidate] with all blocks at one home, for each that has them all within [threads]; not [candidate] itself. */
+internal fun atEachHome(workspace: Workspace, named: CostModel, candidate: Candidate, threads: Int?): List<Candidate> {
+    val (homes, supernet) = workspace.homes.within(threads) to workspace.bundle.supernet
+    if (!homes.several) return emptyList()
+    val having = candidate.subnet.edges.map { edge -> homes.of(supernet, edge.on("")).map { it.home }.toSet() }
+    val paths = having.reduce { all, those -> all intersect those }.sorted()
+        .map { home -> Subnet(candidate.subnet.edges.map { it.on(home) }) }
+    return (paths - candidate.subnet).map { path ->
+        candidate.copy(plan = candidate.plan.copy(subnet = path), cost = named.cost(path))
+    }
+}

@@ -91,6 +91,8 @@ public data class Rendition(
     val error: Double? = null,
     /** Bytes of its weights in memory, where they are stored in fewer. */
     val loadedBytes: Long? = null,
+    /** That its operators need, where it is not that of the bundle. */
+    val opset: Long? = null,
 ) {
     /** True if ONNX Runtime runs it on the processor. */
     val runsHere: Boolean get() = runsOn(listOf(PROVIDERS.getValue(CPU)))
