@@ -326,7 +326,7 @@ public class AdaptiveModel private constructor(
          * if not in the folder itself. [stateFolder]: where profiles, the plan in use, the pool and the adaptation log
          * are kept, in the same files as Python's; with it the model starts with the plan that it used last. [exits]:
          * leaves out the others, whose blobs need not be here, unless it was decided since which are kept.
-         * [memoryCapBytes]: as the property. [homes]: instead of [runtime], where blocks may run ([allHomes] has those of
+         * [memoryCapBytes]: as the property. [homes]: instead of [runtime], where blocks may run ([pathweave.sdk.session.allHomes] has those of
          * this device): the first runs the full model, and what a plan names no home for. Each other one with a provider of
          * its own is checked once; one that fails is left out, with a warning and the reason in the log.
          *

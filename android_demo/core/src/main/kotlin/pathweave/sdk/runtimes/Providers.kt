@@ -17,7 +17,6 @@ import pathweave.sdk.supernet.PROVIDERS
 
 private const val HTP_LIBRARY = "libQnnHtp.so"
 private const val PROFILE = "pathweave-profile."
-private val THREADED = setOf("xnnpack") // on the processor too, with threads of its own
 private const val LEFT_MS = 3_600_000L
 
 /**
@@ -57,20 +56,6 @@ internal fun engineIdentity(): String = "onnxruntime-${quietEnvironment().versio
 public fun availableProviders(): List<String> {
     val built = OrtEnvironment.getAvailableProviders().map { it.getName() }
     return KNOWN.filterValues { it.name in built }.keys.toList()
-}
-
-/**
- * One thread of the processor, 2, 4 … and all cores, and one home of each other provider that is here.
- *
- * [cores], [providers]: of this device.
- */
-public fun allHomes(
-    cores: Int = java.lang.Runtime.getRuntime().availableProcessors(),
-    providers: List<String> = availableProviders(),
-): List<Home> {
-    val threads = generateSequence(1) { it * 2 }.takeWhile { it <= cores }.toList() + cores
-    val others = (providers - CPU).map { Home(it, if (it in THREADED) cores else 1) }
-    return threads.distinct().map { Home(threads = it) } + others
 }
 
 /** See [OnnxProvider]. */

@@ -29,12 +29,29 @@ import pathweave.sdk.files.writeAtomically
 import pathweave.sdk.runtimes.HomesRuntime
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.runtimes.Runtime
+import pathweave.sdk.runtimes.availableProviders
 import pathweave.sdk.runtimes.engineIdentity
+import pathweave.sdk.supernet.CPU
 import pathweave.sdk.supernet.Home
 
 private const val MOST_BEGUN = 2 // checks that the process did not survive, or was killed in
 private const val ENDED = "the process ended during its check"
 private const val KEY_DIGITS = 16
+private val THREADED = setOf("xnnpack") // on the processor too, with threads of its own
+
+/**
+ * One thread of the processor, 2, 4 … and all cores, and one home of each other provider that is here.
+ *
+ * [cores], [providers]: of this device.
+ */
+public fun allHomes(
+    cores: Int = java.lang.Runtime.getRuntime().availableProcessors(),
+    providers: List<String> = availableProviders(),
+): List<Home> {
+    val threads = generateSequence(1) { it * 2 }.takeWhile { it <= cores }.toList() + cores
+    val others = (providers - CPU).map { Home(it, if (it in THREADED) cores else 1) }
+    return threads.distinct().map { Home(threads = it) } + others
+}
 
 /** [runtime] of the homes that work; [open]: what runs at each; [leftOut] with reasons. */
 internal class CheckedHomes(

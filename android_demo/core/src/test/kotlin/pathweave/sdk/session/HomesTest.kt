@@ -22,6 +22,13 @@ class HomesTest {
         checkHomes(bundle, homes, state, { if (it.onProcessor) OnnxRuntime(it) else provider })
 
     @Test
+    fun `threads from one to all cores and every provider are the homes of a device`() {
+        val found = allHomes(cores = 6, providers = listOf("cpu", "xnnpack", "nnapi"))
+        assertEquals(listOf("cpu-1t", "cpu-2t", "cpu-4t", "cpu-6t", "xnnpack-6t", "nnapi-1t"), found.map { "$it" })
+        assertEquals(listOf(Home()), allHomes(cores = 1))
+    }
+
+    @Test
     fun `a home that works is open for the blocks that run there`() {
         val found = open(FakeProvider(left = "o2"), null)
         assertTrue(found.runtime.identity.endsWith("[cpu-1t,qnn-1t]"))
