@@ -31,7 +31,7 @@ from packager.output.output_claim import OutputClaim, work_folder
 from packager.output.ownership import REPORT, require_work
 from packager.planning.estimate import EXPORT, SIZES, VERIFY, WRITE
 from packager.planning.run_plan import RunPlan, StepTimes, estimated, estimator_for, within_limits
-from packager.renditions import make_renditions
+from packager.renditions import make_renditions, require_kinds
 from packager.renditions.any_size import AnySizeCheck
 from packager.renditions.calibration import Calibration, held_back_last
 from packager.supernet.blocks.streams import several
@@ -97,6 +97,7 @@ def package(
         OutputBusyError: another process writes ``out``.
         SignatureError: the key cannot be used.
         StorageError: the disk is full.
+        MissingExtraError: a rendition needs a library that is not installed.
     """
     ranks, limits = ranks or Alone(), limits or Limits()
     times = StepTimes(progress or SilentProgress(), clock=limits.clock)
@@ -104,6 +105,7 @@ def package(
         raise UsageError(f"{out} cannot be the folder of a bundle", hint="name a folder that packaging may create")
     if private_key is not None:
         signatures.sign(b"", private_key=private_key)  # an unusable key fails now, not after the training
+    require_kinds(job.recipe.renditions)  # as is a missing library
     with OutputClaim(out) as claim:
         description = job.description()
         if restart:
@@ -161,6 +163,7 @@ def package(
             ),
             progress=times,
             cache=checkpoints.folder,
+            chips=job.recipe.chips,
         )
         expansion = expansion.noting(*size_notes, *job.notes)
         check = AnySizeCheck(exported, sizes)

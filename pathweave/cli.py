@@ -76,6 +76,7 @@ EXTRA_OF_MODULE = {
     "obstore": "fleet",
     "torchvision": "vision",
     "timm": "vision",
+    "onnxruntime_qnn": "qnn",
 }
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130

@@ -151,7 +151,7 @@ def _model(operator: str, *, with_more: bool) -> bytes:
 
 
 def figures_of(faults: list[Fault]) -> dict[str, float]:
-    """How many were brought about, reported, and answered from elsewhere without a word."""
+    """The number of failures that were brought about, that were reported, and that were silent."""
     return {
         "injected_failures": float(len(faults)),
         "reported_failures": float(sum(one.said is not None for one in faults)),

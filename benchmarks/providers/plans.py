@@ -45,7 +45,7 @@ class Predicted:
 
     @property
     def crossings(self) -> int:
-        """How often the subnet goes on at another home."""
+        """Number of times that the subnet goes on at another home."""
         homes = [edge.home for edge in self.subnet.edges]
         return sum(before != after for before, after in pairwise(homes))
 

@@ -39,3 +39,15 @@ def every_core_burning() -> Iterator[list[subprocess.Popen[bytes]]]:
             stack.callback(process.kill)
             processes.append(process)
         yield processes
+
+
+@contextlib.contextmanager
+def one_core_burning() -> Iterator[subprocess.Popen[bytes]]:
+    """A busy process on the last core that this process may use, until the context is left."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    program = _PINNED.format(core=cores[-1]) if cores else BURN
+    with subprocess.Popen([sys.executable, "-c", program]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

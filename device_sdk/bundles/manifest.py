@@ -14,7 +14,7 @@ from device_sdk.supernet.blocks import Block, CutPoint, Exit, Golden, InputSize,
 from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
 
-FORMAT_VERSION = "1.7"
+FORMAT_VERSION = "1.8"
 BlobBytes = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 
 

@@ -13,71 +13,28 @@ from device_sdk.errors import ClosedError, ForkedError, PathweaveError, StorageE
 from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.execution.plan_in_use import Active, PlanInUse
 from device_sdk.execution.running_calls import ServiceTimes
+from device_sdk.live.live_events import out_of_reach, searched, switch_failed, switched, watching
 from device_sdk.live.plan_pool import PlanPool
 from device_sdk.live.pool_search import BackgroundSearch, Search, SearchOutcome
-from device_sdk.live.switching import Decision, LastSwitch, LiveSettings, beside, bounds_ms, decide, likely_next, scaled
-from device_sdk.logs.adaptation_log import AdaptationLog, OutOfReach, Searched, Switched, SwitchFailed, Watching
+from device_sdk.live.speed_watch import SpeedWatch
+from device_sdk.live.switching import (
+    Decision,
+    LastSwitch,
+    LiveSettings,
+    beside,
+    bounds_ms,
+    decide,
+    is_over,
+    likely_next,
+    off_processor,
+    scaled,
+)
+from device_sdk.logs.adaptation_log import AdaptationLog
+from device_sdk.profiling.slow_cause import Cause
+from device_sdk.profiling.speed_reading import SpeedSignals, SystemSpeed
 from device_sdk.search.port import Candidate
-from device_sdk.supernet.cost import MB, Budget
+from device_sdk.supernet.cost import MB
 from device_sdk.supernet.plan import Plan, Subnet
-
-
-def watching(pool: PlanPool, subnet: Subnet) -> Watching:
-    """Live update began with ``subnet`` in use."""
-    latencies_ms = [one.cost.latency_ms for one in pool.candidates]
-    return Watching(
-        budget_latency_ms=_latency_ms(pool.budget),
-        budget_memory_mb=pool.budget.memory_mb,
-        subnet=str(subnet),
-        candidates=len(pool.candidates),
-        fastest_ms=min(latencies_ms),
-        slowest_ms=max(latencies_ms),
-    )
-
-
-def switched(
-    decision: Decision, old: Subnet, target: Candidate, *, prepare_ms: float, ahead: bool, exchange_ms: float
-) -> Switched:
-    """The subnet ``old`` was exchanged for ``target``."""
-    return Switched(
-        why=decision.why,
-        old_subnet=str(old),
-        subnet=str(target.subnet),
-        drift_ratio=decision.ratio,
-        service_ms=decision.service_ms,
-        expected_ms=decision.ratio * target.cost.latency_ms,
-        prepare_ms=prepare_ms,
-        ahead=ahead,
-        exchange_ms=exchange_ms,
-    )
-
-
-def switch_failed(subnet: Subnet, error: PathweaveError) -> SwitchFailed:
-    """``subnet`` could not be made ready."""
-    return SwitchFailed(subnet=str(subnet), failure=str(error))
-
-
-def out_of_reach(budget: Budget, ratio: float, fastest_ms: float, *, searching: bool) -> OutOfReach:
-    """Nothing keeps ``budget`` at this drift ratio."""
-    return OutOfReach(
-        budget_latency_ms=_latency_ms(budget), drift_ratio=ratio, fastest_ms=ratio * fastest_ms, searching=searching
-    )
-
-
-def searched(budget: Budget, ratio: float, *, candidates: int, seconds: float, failure: str | None) -> Searched:
-    """A search in the background, at ``budget`` of predicted latency, ended."""
-    return Searched(
-        budget_latency_ms=_latency_ms(budget),
-        drift_ratio=ratio,
-        candidates=candidates,
-        seconds=seconds,
-        failure=failure,
-    )
-
-
-def _latency_ms(budget: Budget) -> float:
-    assert budget.latency_ms is not None
-    return budget.latency_ms
 
 
 @dataclass(frozen=True)
@@ -145,7 +102,8 @@ class LiveUpdate:
 
     The thread sleeps until a call is out of bounds. It prepares the plan that it switches to, and ahead of time
     those that are probably next; calls never wait for it. ``search``, if given, looks for more candidates when none
-    fits; ``remember`` is called with the larger pool.
+    fits; ``remember`` is called with the larger pool. ``signals``: the system's words on its speed, which explain why
+    the device became slower.
     """
 
     def __init__(
@@ -157,6 +115,7 @@ class LiveUpdate:
         *,
         search: Search | None = None,
         remember: Callable[[PlanPool], None] = lambda pool: None,
+        signals: SpeedSignals | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._in_use, self._log, self._settings, self._clock = in_use, log, settings, clock
@@ -171,6 +130,7 @@ class LiveUpdate:
         self._reach_noted_s = -math.inf
         self._ahead_wanted = True
         self._wake, self._stopped = threading.Event(), threading.Event()
+        self._speed = SpeedWatch(signals or SystemSpeed(), clock=clock, wait=self._stopped.wait)
         self._thread = threading.Thread(target=self._watch, name="pathweave-live", daemon=True)
 
     @property
@@ -180,6 +140,7 @@ class LiveUpdate:
 
     def start(self) -> None:
         """Watch the active plan, whose subnet is in the pool, from now on."""
+        self._speed.begin()
         self.follow()
         self._log.write(watching(self.pool, self._in_use.running().plan.subnet))
         self._wake.set()  # something can be prepared right away
@@ -238,28 +199,40 @@ class LiveUpdate:
         current = self.pool.find(active.plan.subnet)
         if active.times is None or current is None:
             return
-        decision = decide(
-            current=current,
-            pool=self._available(current),
-            budget=self.pool.budget,
-            service_ms=active.times.last(),
-            now_s=self._clock(),
-            last=self._last,
-            settings=self._settings,
-        )
+        service_ms = active.times.last()
+        over = is_over(current, service_ms, self.pool.budget, self._settings)
+        cause: Cause = self._speed.stated() if over else "unknown"
+        decision = self._decide(current, service_ms, cause)
+        if decision is not None and decision.is_down and cause == "unknown" and off_processor(current):
+            cause = self._speed.explained()  # before the switch: only here does it decide on the target
+            if cause == "unknown":
+                cause = "home"
+            decision = self._decide(current, service_ms, cause)
         if decision is None:
             return
         self._ratio = decision.ratio
         self._note_reach(decision)
         if decision.target is not None:
-            self._switch(active, decision, decision.target)
+            self._switch(active, decision, decision.target, cause)
+
+    def _decide(self, current: Candidate, service_ms: Sequence[float], cause: Cause) -> Decision | None:
+        return decide(
+            current=current,
+            pool=self._available(current),
+            budget=self.pool.budget,
+            service_ms=service_ms,
+            now_s=self._clock(),
+            last=self._last,
+            settings=self._settings,
+            cause=cause,
+        )
 
     def _available(self, current: Candidate) -> list[Candidate]:
         now_s = self._clock()
         failed = {subnet for subnet, at_s in self._failed_s.items() if 0 <= now_s - at_s < _RETRY_S}
         return [one for one in beside(current, self.pool.candidates, self.pool.budget) if one.subnet not in failed]
 
-    def _switch(self, active: Active, decision: Decision, target: Candidate) -> None:
+    def _switch(self, active: Active, decision: Decision, target: Candidate, cause: Cause) -> None:
         plan = self._plan_for(target)
         prepared = self._warm.take(plan)
         ahead = prepared is not None
@@ -272,7 +245,10 @@ class LiveUpdate:
         exchange_ms = (time.perf_counter() - started) * 1e3
         if not done:  # another exchange came first
             return
-        self._last = self._last.followed_by(decision.why, now_s=self._clock(), settings=self._settings)
+        now_s = self._clock()
+        if decision.is_down and cause == "unknown":
+            cause = self._speed.explained()  # after the exchange, which does not wait for it
+        self._last = self._last.followed_by(decision.why, now_s=now_s, settings=self._settings, cause=cause)
         self._warm.put(PreparedPlan(active.plan, active.loaded, 0.0))
         self._ahead_wanted = True
         self._log.write(
@@ -283,6 +259,7 @@ class LiveUpdate:
                 prepare_ms=prepared.prepare_ms,
                 ahead=ahead,
                 exchange_ms=exchange_ms,
+                cause=cause if decision.is_down else None,
             )
         )
 

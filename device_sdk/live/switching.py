@@ -4,7 +4,8 @@ Source: AdaptiveNet §5.3: with the drift ratio r = actual / estimated latency, 
 whose estimated latency is within T / r; down when the budget T is exceeded, up when there is room. Ours are the
 hysteresis (a candidate has to fit with a margin), the cooldowns, that an excess has to add up, since noise passes,
 and that going up takes more evidence: while other processes take the core in slices, most short calls are as quick as
-ever and only a few are slow, so the median promises what longer calls cannot keep. Their mean does not.
+ever and only a few are slow, so the median promises what longer calls cannot keep. Their mean does not. A cause that
+lasts, such as heat, needs no further evidence to go down, and going up again waits longer; load passes.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from typing import Literal
 import numpy as np
 
 from device_sdk.errors import UsageError
+from device_sdk.profiling.slow_cause import LASTING, Cause
 from device_sdk.search.port import Candidate, best_within
 from device_sdk.supernet.cost import MB, Budget
+from device_sdk.supernet.home import Home
 
 Why = Literal["slower", "faster"]
 
@@ -32,7 +35,8 @@ class LiveSettings:
     ``window``: the calls whose median counts; ``up_window``: those that must agree before a slower subnet is taken.
     ``tolerance``: latencies this close to the budget are equal to it. ``excess_ms``: how much above it, in all, the
     last calls must have been before a faster subnet is taken. ``margin``: what a candidate must have to spare.
-    ``up_cooldown_s`` doubles, up to ``up_cooldown_max_s``, whenever a switch up had to be taken back soon.
+    ``up_cooldown_s`` doubles, up to ``up_cooldown_max_s``, whenever a switch up had to be taken back soon; it is at
+    least ``lasting_cooldown_s`` after a switch for a cause that lasts: throttling, a power mode, a slow home.
     ``absurd_ratio``: calls that took more than this many times the estimate, as after a suspension, are ignored.
     ``warm_bytes``: limit of all plans that are kept ready ahead. ``search_cooldown_s`` and ``search_time_limit_s`` are
     those of searches in the background.
@@ -49,6 +53,7 @@ class LiveSettings:
     cooldown_s: float = 0.1
     up_cooldown_s: float = 0.2
     up_cooldown_max_s: float = 1.0
+    lasting_cooldown_s: float = 30.0
     absurd_ratio: float = 100.0
     warm_bytes: int = 64_000_000
     search_cooldown_s: float = 60.0
@@ -63,24 +68,33 @@ class LiveSettings:
 
 @dataclass(frozen=True)
 class LastSwitch:
-    """The last exchange of the subnet: its time, whether up (to a slower subnet), and the wait before the next up."""
+    """The last exchange of the subnet: its time, whether up (to a slower subnet), and the wait before the next up.
+
+    ``cause``: of a device that had become slower, where it is known.
+    """
 
     at_s: float = -math.inf
     up: bool = False
     up_cooldown_s: float = 0.0
+    cause: Cause = "unknown"
 
     def waited_s(self, now_s: float) -> float:
         """Seconds since then; infinite after the clock went backwards."""
         waited_s = now_s - self.at_s
         return waited_s if waited_s >= 0 else math.inf
 
-    def followed_by(self, why: Why, *, now_s: float, settings: LiveSettings) -> LastSwitch:
+    def up_wait_s(self, settings: LiveSettings) -> float:
+        """Seconds from this switch until the next one up may come."""
+        lasting_s = settings.lasting_cooldown_s if self.cause in LASTING else 0.0
+        return max(self.up_cooldown_s, settings.up_cooldown_s, lasting_s)
+
+    def followed_by(self, why: Why, *, now_s: float, settings: LiveSettings, cause: Cause = "unknown") -> LastSwitch:
         """The switch that comes now. One down soon after one up doubles the wait, one long after it resets it."""
         wait_s = max(self.up_cooldown_s, settings.up_cooldown_s)
         if why == "slower" and self.up:
             soon = self.waited_s(now_s) < 2 * wait_s
             wait_s = min(2 * wait_s, settings.up_cooldown_max_s) if soon else settings.up_cooldown_s
-        return replace(self, at_s=now_s, up=why == "faster", up_cooldown_s=wait_s)
+        return LastSwitch(now_s, why == "faster", wait_s, cause if why == "slower" else "unknown")
 
 
 @dataclass(frozen=True)
@@ -89,6 +103,7 @@ class Decision:
 
     ``ratio``: the drift ratio r; ``why``: the device became slower or faster; ``fits``: whether the pool has anything
     for the budget at this ratio: if not, the target is the fastest there is, and a new search may help.
+    ``slow_home``: only candidates that use a home off the processor are slower than estimated.
     """
 
     target: Candidate | None
@@ -96,6 +111,17 @@ class Decision:
     service_ms: float
     why: Why = "slower"
     fits: bool = True
+    slow_home: bool = False
+
+    @property
+    def is_down(self) -> bool:
+        """True if it is a switch to a faster candidate."""
+        return self.target is not None and self.why == "slower"
+
+    def expected_ms(self, one: Candidate) -> float:
+        """The latency of a candidate while the device is as slow as it is."""
+        slower = not self.slow_home or off_processor(one)
+        return one.cost.latency_ms * (self.ratio if slower else 1.0)
 
 
 def decide(
@@ -107,11 +133,13 @@ def decide(
     now_s: float,
     last: LastSwitch,
     settings: LiveSettings,
+    cause: Cause = "unknown",
 ) -> Decision | None:
     """Choose the candidate to run by the ``service_ms`` of the last calls of ``current``, the oldest first.
 
-    ``pool``: the candidates that could run now, with the latencies that the calibration estimated. Returns None if too
-    little is known, or it is too soon after the last switch.
+    ``pool``: the candidates that could run now, with the latencies that the calibration estimated. ``cause``: of a
+    slower device, where the system states it; one that lasts is believed at once, and a slow home slows only those that
+    use it. Returns None if too little is known, or it is too soon after the last switch.
     """
     assert budget.latency_ms is not None
     calls = plausible(service_ms, current, settings)
@@ -123,9 +151,10 @@ def decide(
     if recent_ms > budget.latency_ms * (1 + settings.tolerance):
         if waited_s < settings.cooldown_s:
             return None
-        if _is_lasting(calls, budget.latency_ms, settings):
-            return _down(current, pool, budget, ratio, recent_ms, settings)
-    if len(calls) >= settings.up_window and waited_s >= max(last.up_cooldown_s, settings.up_cooldown_s):
+        if cause in LASTING or _is_lasting(calls, budget.latency_ms, settings):
+            found = _beside_slow_home if cause == "home" else _down
+            return found(current, pool, budget, ratio, recent_ms, settings)
+    if len(calls) >= settings.up_window and waited_s >= last.up_wait_s(settings):
         lately = calls[-settings.up_window :]
         slowest = max(ratio, float(np.mean(lately)) / current.cost.latency_ms)
         better = best_within(pool, scaled(budget, slowest, settings))
@@ -161,6 +190,37 @@ def _down(
     faster = [one for one in pool if one.cost.latency_ms < current.cost.latency_ms and budget.fits_memory(_peak(one))]
     fastest = min(faster, key=lambda one: one.cost.latency_ms, default=None)
     return Decision(fastest, ratio, recent_ms, fits=False)
+
+
+def _beside_slow_home(
+    current: Candidate,
+    pool: Sequence[Candidate],
+    budget: Budget,
+    ratio: float,
+    recent_ms: float,
+    settings: LiveSettings,
+) -> Decision:
+    """Candidates that stay on the processor keep their estimates."""
+    slow = [one for one in pool if off_processor(one)]
+    kept = [one for one in pool if not off_processor(one)]
+    found = [best_within(kept, scaled(budget, 1.0, settings)), best_within(slow, scaled(budget, ratio, settings))]
+    best = max((one for one in found if one is not None), key=lambda one: one.expected_accuracy, default=None)
+    if best is None:
+        return replace(_down(current, pool, budget, ratio, recent_ms, settings), slow_home=True)
+    return Decision(best, ratio, recent_ms, slow_home=True)
+
+
+def off_processor(candidate: Candidate) -> bool:
+    """True if the plan names a home that is not the processor for one of its edges."""
+    homes = {edge.home for edge in candidate.subnet.edges if edge.home}
+    return any(not Home.parse(home).on_processor for home in homes)
+
+
+def is_over(current: Candidate, service_ms: Sequence[float], budget: Budget, settings: LiveSettings) -> bool:
+    """True if the median of the last calls is above the budget and its tolerance."""
+    assert budget.latency_ms is not None
+    calls = plausible(service_ms, current, settings)[-settings.window :]
+    return len(calls) == settings.window and float(np.median(calls)) > budget.latency_ms * (1 + settings.tolerance)
 
 
 def plausible(service_ms: Sequence[float], current: Candidate, settings: LiveSettings) -> list[float]:

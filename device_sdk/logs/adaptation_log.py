@@ -203,6 +203,8 @@ class Switched(msgspec.Struct, frozen=True, tag="switched", tag_field="event"):
 
     ``drift_ratio``: actual over estimated latency of ``old_subnet``; ``service_ms``: the median of its last calls;
     ``prepare_ms``: loading the new plan, ``ahead`` of the decision or after it; ``exchange_ms``: the exchange itself.
+    ``cause``: of a device that became slower: ``throttled``, ``load``, ``power_mode``, ``home`` (one provider alone is
+    slow) or ``unknown``; None for one that became faster, and in lines of earlier versions.
     """
 
     why: str
@@ -214,6 +216,7 @@ class Switched(msgspec.Struct, frozen=True, tag="switched", tag_field="event"):
     prepare_ms: float
     ahead: bool
     exchange_ms: float
+    cause: str | None = None
 
 
 class SwitchFailed(msgspec.Struct, frozen=True, tag="switch_failed", tag_field="event"):

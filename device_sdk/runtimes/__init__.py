@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from device_sdk.bundles.runnable import RunsOn
 from device_sdk.errors import UsageError
@@ -12,6 +13,7 @@ from device_sdk.runtimes.executorch import ExecutorchRuntime
 from device_sdk.runtimes.homes import HomesRuntime
 from device_sdk.runtimes.onnx_runtime import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch, MakeRuntime, Runtime
+from device_sdk.runtimes.processor_homes import required_cores
 from device_sdk.supernet.home import PROVIDERS, Home
 
 RUNTIMES: dict[str, MakeRuntime] = {
@@ -48,19 +50,20 @@ def make_runtime(
     if homes and name != USUAL:
         raise UsageError(f"{name} has no homes to choose from", hint=f"homes are of {USUAL}")
 
-    def at(provider: str, threads: int) -> Runtime:
+    def at(provider: str, threads: int, cores: Sequence[int] = ()) -> Runtime:
         own = {
             key: value
             for name, given in options.items()
             if PROVIDERS.get(name, name) == provider
             for key, value in given.items()
         }
-        more = {"provider_options": own} if own else {}
+        more: dict[str, Any] = {"provider_options": own} if own else {}
+        more |= {"cores": cores} if cores else {}
         return made(threads=threads, provider=provider, lean=lean, spin_us=spin_us, cache_folder=cache_folder, **more)
 
     if homes:
         settings = (f"-spin{spin_us}us" if spin_us else "") + ("-lean" if lean else "")
-        runtimes = {home: at(PROVIDERS[home.provider], home.threads) for home in homes}
+        runtimes = {home: at(PROVIDERS[home.provider], home.threads, required_cores(home)) for home in homes}
         return HomesRuntime(runtimes, f"{name}-{importlib.metadata.version(name)}{settings}")
     return at(provider or made.providers[0], threads)
 

@@ -8,6 +8,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +19,8 @@ from device_sdk.errors import RuntimeFailedError, UsageError
 from device_sdk.fragments.composition import COMPOSED, Stretch, compose
 from device_sdk.machine import usable_cores
 from device_sdk.runtimes.kept_contexts import session_by_context
-from device_sdk.runtimes.port import Array, StopSignal, require_one_home
+from device_sdk.runtimes.pinned import AFFINITIES, affinity_config, on_cores, pinned
+from device_sdk.runtimes.port import Array, LoadedStretch, StopSignal, require_one_home
 from device_sdk.runtimes.providers import (
     ProviderSettings,
     is_built_in,
@@ -88,7 +90,8 @@ class OnnxRuntime:
     ``spin_us``: microseconds that a thread of several waits on the processor for work before it sleeps, at most
     1,000,000. Before ONNX Runtime 1.26 any but 0 means as long as it likes (docs/guide/profiling.md).
     ``cache_folder``: where a provider that compiles, such as TensorRT or QNN, keeps what it made on this device.
-    ``provider_options``: of the provider, before those that this SDK sets.
+    ``provider_options``: of the provider, before those that this SDK sets. ``cores``: to which all threads of a session
+    are pinned, and callers while they run; none for wherever the system puts them.
 
     Raises:
         RuntimeFailedError: the provider is not available.
@@ -107,6 +110,7 @@ class OnnxRuntime:
         spin_us: int = 0,
         cache_folder: Path | None = None,
         provider_options: Mapping[str, str] | None = None,
+        cores: Sequence[int] = (),
     ) -> None:
         import onnxruntime
 
@@ -119,6 +123,7 @@ class OnnxRuntime:
         self._threads = threads
         self._provider = self._described.name
         self._settings = ProviderSettings(threads, cache_folder, provider_options)
+        self._cores = tuple(cores)
         self._lean = lean
         self._spin_us = spin_us if threads > 1 else 0  # a single thread waits for none
         self._shares_arena = False
@@ -153,15 +158,16 @@ class OnnxRuntime:
         other._shares_arena = True
         return other
 
-    def load(self, stretch: Stretch) -> OnnxSession:
+    def load(self, stretch: Stretch) -> LoadedStretch:
         """Compose and create a session (see the port)."""
         if stretch.runtime != self.reads:
             raise RuntimeFailedError(f"ONNX Runtime cannot run blocks for {stretch.runtime}", hint=_OTHER_RUNTIME)
         require_one_home(stretch)
-        session = self.load_model(compose(stretch))
+        with on_cores(self._cores) if self._cores else nullcontext():
+            session = self.load_model(compose(stretch))
         if len(stretch.fragments) > 1:
             self._require_used(session)
-        return session
+        return pinned(session, self._cores) if self._cores else session
 
     def _require_used(self, session: OnnxSession) -> None:
         """Raise if the provider runs no node of a composed model, since the CPU would run it silently."""
@@ -185,7 +191,8 @@ class OnnxRuntime:
             give_back_freed_memory()
         assigned = {} if self._provider == _CPU else _operators_by_provider(session)
         used = (self._provider, *self._described.stand_ins)
-        return OnnxSession(session, large=large, operators=assigned, used=used, one_sample=self._described.one_sample)
+        kind = OneSampleSession if self._described.one_sample else OnnxSession
+        return kind(session, large=large, operators=assigned, used=used)
 
     def session_options(self) -> Any:
         """The ``onnxruntime.SessionOptions`` of every session."""
@@ -200,6 +207,8 @@ class OnnxRuntime:
             options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         if self._described.one_sample:
             options.add_free_dimension_override_by_name("batch", 1)
+        if self._cores and self._threads > 1:
+            options.add_session_config_entry(AFFINITIES, affinity_config(self._cores, self._threads))
         if self._shares_arena:
             options.add_session_config_entry("session.use_env_allocators", "1")
         for pool in ("intra_op", "inter_op"):
@@ -264,7 +273,7 @@ class OnnxSession:
     """One ONNX Runtime session.
 
     ``operators``: number of nodes by provider and operator; empty for the CPU provider or where unknown. ``used``: the
-    providers that were wanted. ``one_sample``: the session takes one sample; a batch runs one after the other.
+    providers that were wanted.
     """
 
     def __init__(
@@ -274,9 +283,8 @@ class OnnxSession:
         large: bool = False,
         operators: Mapping[str, Mapping[str, int]] | None = None,
         used: Collection[str] = (),
-        one_sample: bool = False,
     ) -> None:
-        self._operators, self._used, self._one_sample = dict(operators or {}), used, one_sample
+        self._operators, self._used = dict(operators or {}), used
         from onnxruntime import RunOptions
 
         self._session, self._new_options = session, RunOptions
@@ -321,13 +329,6 @@ class OnnxSession:
                 raise
 
     def _run(self, inputs: Sequence[Array], options: Any) -> list[Array]:
-        if not self._one_sample or len(inputs[0]) == 1:
-            return self._run_batch(inputs, options)
-        samples = [[one[at : at + 1] for one in inputs] for at in range(len(inputs[0]))]
-        runs = [self._run_batch(sample, options) for sample in samples]
-        return [np.concatenate(outputs) for outputs in zip(*runs, strict=True)]
-
-    def _run_batch(self, inputs: Sequence[Array], options: Any) -> list[Array]:
         session = self._session
         if session is None:
             raise RuntimeFailedError("the session was closed")
@@ -343,6 +344,15 @@ class OnnxSession:
         self._session = None
         if self._large:
             give_back_freed_memory()
+
+
+class OneSampleSession(OnnxSession):
+    """A session that takes one sample: the samples of a batch run one after the other."""
+
+    def _run(self, inputs: Sequence[Array], options: Any) -> list[Array]:
+        samples = [[one[at : at + 1] for one in inputs] for at in range(len(inputs[0]))]
+        runs = [super(OneSampleSession, self)._run(sample, options) for sample in samples]
+        return runs[0] if len(runs) == 1 else [np.concatenate(outputs) for outputs in zip(*runs, strict=True)]
 
 
 def _first_line(error: Exception) -> str:

@@ -32,7 +32,7 @@ class ProviderSettings:
 
 @dataclass(frozen=True)
 class Provider:
-    """What a provider is to this SDK.
+    """A provider as this SDK sees it.
 
     ``plugin``: the Python package that brings it, where ONNX Runtime was not built with it; ``extra`` installs it.
     ``one_sample``: its sessions take one sample at a time, since it compiles for fixed shapes. ``stand_ins``: providers

@@ -22,6 +22,7 @@ from device_sdk.files.locks import exclusive
 from device_sdk.live.plan_pool import POOL_FORMAT, PlanPool
 from device_sdk.policies.planning.front import FRONT_FORMAT, PlanFront
 from device_sdk.profiling.profile import FORMAT, Profile
+from device_sdk.profiling.sustained import SUSTAINED_FORMAT, SustainedProfile
 from device_sdk.profiling.timing import Conditions, current_conditions, device_identity, driver
 from device_sdk.runtimes.port import Runtime
 from device_sdk.supernet.blocks import IDENTIFIER
@@ -234,6 +235,14 @@ class DeviceState:
         """Keep a profile, beside those for other conditions and batch sizes."""
         self._save(_profile_name(profile.conditions, profile.batch, profile.memory_cap_bytes), profile)
 
+    def load_sustained(self) -> SustainedProfile | None:
+        """The last sustained profile for this bundle and runtime under the conditions that hold now, if any."""
+        return self._load(_sustained_name(current_conditions(self._system)), SustainedProfile)
+
+    def save_sustained(self, profile: SustainedProfile) -> None:
+        """Keep a sustained profile that was measured under the conditions that hold now, beside those for others."""
+        self._save(_sustained_name(current_conditions(self._system)), profile)
+
     def load_plan(self) -> Plan | None:
         """The plan that was in use last, if there is one, it fits this bundle's graph, and its blocks are here.
 
@@ -303,6 +312,11 @@ class DeviceState:
             return decode_json(self._path(what).read_bytes(), kind)
         except (OSError, ValueError):
             return None
+
+
+def _sustained_name(conditions: Conditions) -> str:
+    key = f"{SUSTAINED_FORMAT}|{conditions.power_mode}|{conditions.driver}"
+    return f"sustained-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
 
 
 def _profile_name(conditions: Conditions, batch: int, cap_bytes: int | None) -> str:

@@ -1,4 +1,4 @@
-"""Which homes an application wants, which of them work here, and the runtime of those that do."""
+"""The homes that an application wants, those of them that work here, and their runtime."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from device_sdk.execution.open_homes import ONE_HOME, OpenHomes
 from device_sdk.machine import usable_cores
 from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Runtime
+from device_sdk.runtimes.processor_homes import processor_homes
 from device_sdk.runtimes.providers import installed_providers, installed_version, require_installed
 from device_sdk.runtimes.settings import RuntimeSettings
 from device_sdk.session.device_state import DeviceState
@@ -55,11 +56,10 @@ def wanted_homes(wanted: WantedHomes) -> tuple[Home, ...]:
 
 
 def all_homes() -> tuple[Home, ...]:
-    """One thread of the processor, 2, 4 … and all cores, and one home of each other provider that is here."""
+    """The homes of the processor (``processor_homes``), and one of each other provider that is here."""
     cores = usable_cores()
-    counts = sorted({*(2**power for power in range(cores.bit_length()) if 2**power <= cores), cores})
     others = [Home(provider, cores if provider in _THREADED else 1) for provider in installed_providers()]
-    return (*(Home(CPU, count) for count in counts), *(home for home in others if home.provider != CPU))
+    return (*processor_homes(), *(home for home in others if home.provider != CPU))
 
 
 _THREADED = ("openvino", "xnnpack")  # on the processor too, with threads of their own

@@ -126,13 +126,40 @@ class Golden(msgspec.Struct, frozen=True):
     tolerance: float
 
 
+class RefusedNodes(msgspec.Struct, frozen=True):
+    """Nodes of one ``operator`` that a provider leaves to the processor, and its ``reason``."""
+
+    operator: Annotated[str, msgspec.Meta(max_length=128)]
+    count: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+    reason: Annotated[str, msgspec.Meta(max_length=400)]
+
+
+class CompiledFor(msgspec.Struct, frozen=True):
+    """Record of compiling a rendition for a ``chip`` while packaging.
+
+    ``compiler``: name and version; ``nodes``: that ``provider`` took there, 0 where it refused the whole.
+    """
+
+    chip: Annotated[str, msgspec.Meta(max_length=128)]
+    provider: Annotated[str, msgspec.Meta(max_length=128)]
+    compiler: Annotated[str, msgspec.Meta(max_length=128)]
+    nodes: Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+    refused: Annotated[tuple[RefusedNodes, ...], msgspec.Meta(max_length=64)] = ()
+
+    @property
+    def share(self) -> float:
+        """Share of the nodes that the provider takes, 0 to 1."""
+        return self.nodes / max(1, self.nodes + sum(one.count for one in self.refused))
+
+
 class Rendition(msgspec.Struct, frozen=True):
     """One executable form of a block. ``shared`` lists initializer-only blobs that it needs besides its own.
 
     ``providers`` of the runtime that it is for, where not for all of them. ``error``: mean squared distance from the
     block's training target over the variance of that target, on real samples; None where it is the same but for
     rounding. ``any_size``: it runs at every input size of the bundle, not only at the model's own.
-    ``loaded_bytes`` (1.4): of its weights in memory, where they are stored in fewer.
+    ``loaded_bytes`` (1.4): of its weights in memory, where they are stored in fewer. ``compiled`` (1.8): by a
+    provider's own compiler, at most once for a chip.
     """
 
     name: str
@@ -147,6 +174,7 @@ class Rendition(msgspec.Struct, frozen=True):
     error: float | None = None
     any_size: bool = False
     loaded_bytes: Annotated[int, msgspec.Meta(ge=0, lt=2**40)] | None = None
+    compiled: Annotated[tuple[CompiledFor, ...], msgspec.Meta(max_length=32)] = ()
 
 
 class Block(msgspec.Struct, frozen=True):

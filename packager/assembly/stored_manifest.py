@@ -60,7 +60,7 @@ def stored_manifest(
             for exit_ in expansion.exits
         ),
         input_sizes=tuple(sizes),
-        onnx=Onnx(ir_version=IR_VERSION, opset=OPSET),
+        onnx=Onnx(ir_version=IR_VERSION, opset=max(OPSET, *(kind.opset or OPSET for kind in kinds))),
         self_test=SelfTest(seed=SELF_TEST_SEED, batch=SELF_TEST_BATCH, original=verified.original_golden),
         metrics=_metrics(job, steps_done, verified, validated),
         provenance=_provenance(job),

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from device_sdk.commands.command_line import emit, progress
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from packager.doctor.examination import Examination
+    from packager.doctor.npu import NpuFindings
     from packager.pipeline import Limits
 
 _NOTES = 8  # printed at most; --json prints all
@@ -23,6 +25,7 @@ def check_model(options: Mapping[str, Any], limits: Limits) -> None:
     from packager.doctor.examination import SAMPLES, examine
     from packager.inputs.job import load_model_of_job, load_samples
     from packager.inputs.pixels import Pixels
+    from packager.npu.chips import DEFAULT_CHIPS, chips_named
 
     as_json, weights = options["as_json"], options["weights"]
     loaded = load_model_of_job(
@@ -45,6 +48,7 @@ def check_model(options: Mapping[str, Any], limits: Limits) -> None:
         budget_minutes=options["budget_minutes"],
         memory_bytes=limits.memory_bytes,
         spent=time.monotonic() - (limits.started or 0.0),
+        chips=chips_named(options["chips"] or DEFAULT_CHIPS),
     )
     emit(found.described(), as_json=as_json, text=lambda: _print(found))
 
@@ -57,11 +61,29 @@ def _print(found: Examination) -> None:
     console.print(f"{found.model}: {shape} in, {'×'.join(map(str, found.answer_shape))} out ({found.source})")
     console.print(_verdicts(found))
     console.print(_blocks(found))
+    _print_npu(console, found.npu)
     for note in found.notes[:_NOTES]:
         console.print(f"note: {note}", markup=False)
     if len(found.notes) > _NOTES:
         console.print(f"note: {len(found.notes) - _NOTES} more, which --json prints")
     console.print(found.conclusion, markup=False)
+
+
+def _print_npu(console: Console, found: NpuFindings | None) -> None:
+    """A row for each block, and a line for each reason of a refusal; nothing if blocks were not compiled."""
+    from rich.table import Table
+
+    if found is None or found.note:
+        return
+    table = Table("block", "activations", *(f"{chip} takes" for chip in found.chips))
+    for block in found.blocks:
+        table.add_row(block.id, block.form, *(f"{block.share(chip):.0%}" for chip in found.chips))
+    console.print(table)
+    for chip in found.chips:
+        if refusals := found.refusals(chip):
+            console.print(f"{chip} leaves to the processor:")
+        for line in refusals:
+            console.print(line, markup=False, soft_wrap=True)
 
 
 def _verdicts(found: Examination) -> Table:

@@ -58,6 +58,8 @@ def _draw(bundle: Bundle, picture: Path) -> None:
 def describe_bundle(bundle: Bundle) -> dict[str, Any]:
     """The output of ``pathweave inspect --json``."""
     from device_sdk.supernet.paths import architecture_count, subnet_count
+    from packager.npu.compiler import installed_compiler
+    from packager.npu.records import chip_records, outdated
 
     manifest, hybrid = bundle.manifest, bundle.manifest.hybrid
     sizes = bundle.blob_sizes()
@@ -92,6 +94,8 @@ def describe_bundle(bundle: Bundle) -> dict[str, Any]:
             {"name": one.name, "blocks": list(one.blocks), "accuracy": one.accuracy} for one in manifest.members
         ],
         "held": _held(bundle),
+        "chips": [record.described() for record in chip_records(manifest.blocks)],
+        "chips_outdated": outdated(chip_records(manifest.blocks), installed_compiler()),
         "hybrid": None
         if hybrid is None
         else {"role": hybrid.role, "path": list(hybrid.path), "partner": hybrid.partner},
@@ -130,10 +134,19 @@ def _print_bundle(bundle: Bundle, described: dict[str, Any], *, brief: bool) -> 
     console.print(_block_table(bundle))
     if bundle.manifest.exits:
         console.print(_exit_table(bundle))
+    for line in _chip_lines(bundle, described["chips_outdated"]):
+        console.print(line, markup=False, soft_wrap=True)
     if described["hybrid"] is not None:
         console.print(f"{described['hybrid']['role']} of a hybrid with {described['hybrid']['partner']}")
     for note in bundle.manifest.notes:
         console.print(f"note: {shortened(note)}")
+
+
+def _chip_lines(bundle: Bundle, outdated: str | None) -> list[str]:
+    from packager.npu.records import chip_records
+
+    lines = [line for record in chip_records(bundle.manifest.blocks) for line in record.lines()]
+    return [*lines, *([] if outdated is None else [outdated])]
 
 
 def _partial(held: Mapping[str, Any]) -> str:

@@ -32,6 +32,7 @@ from packager.commands.inspecting import (
 )
 from packager.commands.pairing import package_pair
 from packager.inputs.recipe import RenditionName
+from packager.npu.chips import CHIPS
 
 if TYPE_CHECKING:
     from device_sdk.progress import Progress
@@ -49,6 +50,7 @@ _OF_RECIPES = (
     "branches",
     "gamma",
     "renditions",
+    "chips",
     "seed",
     "bottlenecks",
     "joint_exits",
@@ -135,6 +137,14 @@ def _crop(_: click.Context, __: click.Parameter, value: str | None) -> Any:
     multiple=True,
     callback=lambda _, __, names: names or None,
     help="Additional form of the blocks; may be repeated.",
+)
+@click.option(
+    "--chip",
+    "chips",
+    type=click.Choice(tuple(CHIPS)),
+    multiple=True,
+    callback=lambda _, __, names: names or None,
+    help="Chip whose NPU --rendition htp is compiled for; may be repeated [default: v73].",
 )
 @click.option(
     "--bottlenecks",

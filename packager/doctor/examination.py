@@ -19,9 +19,11 @@ from device_sdk.supernet.blocks import CutPoint
 from device_sdk.supernet.paths import architecture_count
 from packager.branch_zoo.plain import attach_exits
 from packager.doctor import verdicts
+from packager.doctor.npu import NpuFindings, npu_findings
 from packager.doctor.verdicts import Position, TriedSize, Verdict
 from packager.inputs.model_loader import LoadedModel
 from packager.inputs.recipe import Recipe
+from packager.npu.chips import Chip
 from packager.planning.estimate import Estimator, measured_machine
 from packager.planning.estimate import Size as SupernetSize
 from packager.planning.run_plan import estimated
@@ -47,7 +49,7 @@ class Examination:
     """The result of an examination. ``notes``: all reasons in full; ``estimate``: see ``Estimate.described``.
 
     ``blocks``: originals with ``parameters`` and ``macs``; ``added``: ids of possible added blocks, by kind.
-    ``estimate_int8`` is None if the cut points do not allow int8.
+    ``estimate_int8`` is None if the cut points do not allow int8. ``npu``: None if no chips were given.
     """
 
     model: str
@@ -64,12 +66,14 @@ class Examination:
     estimate: dict[str, object]
     estimate_int8: dict[str, object] | None
     notes: tuple[str, ...]
+    npu: NpuFindings | None = None
     verdicts: tuple[Verdict, ...] = ()
     conclusion: str = ""
 
     def described(self) -> dict[str, Any]:
         """The output of ``pathweave package --check --json``; ``architecture_count`` is text: it may exceed 2^53."""
-        return asdict(self) | {"architecture_count": str(self.architecture_count)}
+        npu = None if self.npu is None else self.npu.described()
+        return asdict(replace(self, npu=None)) | {"architecture_count": str(self.architecture_count), "npu": npu}
 
 
 def examine(
@@ -80,6 +84,7 @@ def examine(
     budget_minutes: float | None = None,
     memory_bytes: int | None = None,
     spent: float = 0.0,
+    chips: Sequence[Chip] = (),
 ) -> Examination:
     """Examine a model.
 
@@ -89,6 +94,7 @@ def examine(
         image_count: size of the whole data set.
         budget_minutes: limit for the estimate, as is ``memory_bytes``.
         spent: seconds so far.
+        chips: whose NPUs the blocks are compiled for, with the compiler of the extra qnn.
 
     Raises:
         TraceError: the model cannot be traced, or has no cut point.
@@ -99,6 +105,7 @@ def examine(
     grown = _grown(traced, recipe)
     sizes, size_notes = _sizes(grown.supernet, images)
     quantised = verdicts.quantise(traced, model, examples)
+    npu = _npu(traced, model, examples, chips, quantised) if chips else None
     estimate, estimate_int8 = _estimates(
         recipe, grown.supernet, examples, image_count or _ENOUGH, memory_bytes=memory_bytes, spent=spent
     )
@@ -119,6 +126,7 @@ def examine(
         estimate=estimate,
         estimate_int8=estimate_int8,
         notes=(*model.notes, *(note for made in grown.kinds.values() for note in made.notes), *size_notes),
+        npu=npu,
     )
     return _judged(
         found,
@@ -128,11 +136,22 @@ def examine(
         verdicts.listed("merge", grown.kinds["merged"], "merged blocks"),
         verdicts.listed("shrink", grown.kinds["shrunk"], _SHRUNK),
         quantised,
+        *([] if npu is None else [verdicts.npu(npu)]),
         verdicts.smaller(sizes, size_notes, real=images is not None),
         verdicts.exits(found.exit_positions, classifies=len(found.answer_shape) == 1),
         verdicts.split(found.cut_points),
         verdicts.packaging(estimate, estimate_int8, budget_minutes),
     )
+
+
+def _npu(
+    traced: TracedModel, model: LoadedModel, examples: torch.Tensor, chips: Sequence[Chip], quantised: Verdict
+) -> NpuFindings:
+    """Verdicts of ``chips`` on the blocks; as int8, of the model cut where one tensor is live."""
+    if not quantised.possible:
+        return NpuFindings(tuple(chip.name for chip in chips), note=quantised.says)
+    single = trace(model.module, examples, streams=False) if several(traced.cuts) else traced
+    return npu_findings(single, examples, chips)
 
 
 def _judged(found: Examination, *judged: Verdict) -> Examination:

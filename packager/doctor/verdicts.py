@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from device_sdk.supernet.plan import size_text
+from packager.doctor.npu import NpuFindings
 from packager.errors import TraceError
 from packager.inputs.model_loader import LoadedModel
 from packager.supernet.blocks.streams import several
@@ -88,7 +89,7 @@ def _reasons(notes: Sequence[str]) -> str:
 
 def quantise(traced: TracedModel, model: LoadedModel, examples: torch.Tensor) -> Verdict:
     """Verdict on int8: impossible in two stages, or if the model can only be cut where several tensors are live."""
-    kinds = "int8, also fp16 and xnnpack (--rendition)"
+    kinds = "int8, also fp16, htp and xnnpack (--rendition)"
     if traced.taps:
         return Verdict("quantise", False, "a model in two stages is packaged in fp32 alone")
     if not several(traced.cuts):
@@ -101,6 +102,16 @@ def quantise(traced: TracedModel, model: LoadedModel, examples: torch.Tensor) ->
     if several(other.cuts):
         return Verdict("quantise", False, f"{only}, and the model cannot be cut elsewhere")
     return Verdict("quantise", True, f"{kinds}; the model is then cut into {len(other.blocks)} blocks: {only}")
+
+
+def npu(found: NpuFindings) -> Verdict:
+    """The share of the MACs that each chip's NPU takes, or why that is not known."""
+    if found.note:
+        return Verdict("run on an NPU", False, found.note)
+    shares = [f"{chip} takes {found.macs_share(chip):.0%}" for chip in found.chips]
+    refused = sum(len(found.refusals(chip)) for chip in found.chips)
+    more = f"; {_counted(refused, 'reason')} for the rest below" if refused else ""
+    return Verdict("run on an NPU", True, f"{', '.join(shares)} of the MACs{more}")
 
 
 def smaller(sizes: Sequence[TriedSize], notes: Sequence[str], *, real: bool) -> Verdict:

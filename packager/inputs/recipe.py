@@ -11,8 +11,9 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from device_sdk.errors import UsageError
+from packager.npu.chips import DEFAULT_CHIPS, chips_named
 
-RenditionName = Literal["fp32", "int8", "fp16", "xnnpack", "w8", "w6", "w4", "w2"]
+RenditionName = Literal["fp32", "int8", "fp16", "xnnpack", "htp", "w8", "w6", "w4", "w2"]
 Auto = Literal["auto"]
 Choices = TypeVar("Choices", bound=msgspec.Struct)
 
@@ -70,6 +71,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     copy of the blocks before them; the copy is a second member of the bundle (docs/adr/0081). Their structures are the
     names in ``branches``, or the first of two defaults that fits.
     ``renditions``: forms of the packaged blocks; fp32 is always included.
+    ``chips``: that the rendition ``htp`` is compiled for (``packager/npu/chips.py``).
     ``crop``: random shifts up to this share of the image's side.
     """
 
@@ -107,6 +109,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     branch_weights: str | None = None
     checkpoint_seconds: float = 30.0
     renditions: tuple[RenditionName, ...] = ("fp32",)
+    chips: tuple[str, ...] = DEFAULT_CHIPS
     input_sizes: tuple[tuple[int, int], ...] | Literal["auto"] = "auto"
     bottlenecks: int = 0
     joint_exits: int = 0
@@ -134,6 +137,9 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, value in (rates | {"temperature": self.temperature}).items():
             if value <= 0:
                 raise UsageError(f"the recipe's {name} is not above 0")
+        chips_named(self.chips)
+        if not self.chips:
+            raise UsageError("the recipe's chips are empty", hint="leave chips out for " + ", ".join(DEFAULT_CHIPS))
         shares = ("distil_share", "exit_share", "label_weight")
         require_numbers(self, shares, lambda value: 0 <= value <= 1, "not between 0 and 1")
         if self.input_sizes != "auto" and not all(min(size) > 0 for size in self.input_sizes):

@@ -114,7 +114,7 @@ class Packaged:
 
 def but_renditions(description: Mapping[str, Any]) -> dict[str, Any]:
     """The description without renditions, so training can be reused with different ones."""
-    recipe = {key: value for key, value in description["recipe"].items() if key != "renditions"}
+    recipe = {key: value for key, value in description["recipe"].items() if key not in ("renditions", "chips")}
     return {**description, "recipe": recipe}
 
 

@@ -29,13 +29,14 @@ RECALIBRATE = "recalibrate"
 SIZES = "other input sizes"
 _LOOP = 200_000
 _LOOP_REFERENCE_S = 0.0145  # the loop's time on the reference machine
-_FIXED_S = {EXPORT: 3.0, "int8": 1.0, "xnnpack": 3.0, WRITE: 0.3}
+_FIXED_S = {EXPORT: 3.0, "int8": 1.0, "htp": 2.0, "xnnpack": 3.0, WRITE: 0.3}
 _PART_S = {
     EXPORT: 0.13,
     VERIFY: 0.06,
     "int8": 0.13,
     "fp16": 0.05,
     "xnnpack": 4.0,
+    "htp": 0.5,
     SIZES: 0.06,
     VALIDATE: 0.02,
     WRITE: 0.005,
@@ -45,7 +46,17 @@ _WANTED_SAMPLES, _WANTED_PAIRS, _RANGES = 1000, 250, 6  # of validation, approxi
 _SIZES, _SIZE_RUNS, _SIZE_SAMPLES = 4, 4, 64  # tried; forward passes per part and size; samples of the original path
 _RECALIBRATE_SHARE = 0.05  # maximum, of the budget
 _BACKWARD = 3.0  # cost of a training step relative to a forward pass
-_BYTES_OF_WEIGHT = {"fp32": 4, "int8": 1, "fp16": 2, "xnnpack": 4, "w8": 1.0, "w6": 0.75, "w4": 0.5, "w2": 0.25}
+_BYTES_OF_WEIGHT = {
+    "fp32": 4,
+    "int8": 1,
+    "fp16": 2,
+    "xnnpack": 4,
+    "htp": 1,
+    "w8": 1.0,
+    "w6": 0.75,
+    "w4": 0.5,
+    "w2": 0.25,
+}
 _BYTES_OF_PART = 4000  # graph, golden vector, names
 _LIBRARIES_BYTES = 250_000_000  # libraries loaded for export and quantisation
 _TRAINED_WEIGHTS = 4  # weights, gradients, two moments

@@ -128,7 +128,7 @@ class RunPlan:
         wanted, seconds = self.now.calibration_samples, self.now.seconds
         if "int8" not in seconds or self._budget.seconds is None:
             return wanted
-        others = [seconds[kind] for kind in ("fp16", "xnnpack") if kind in seconds]
+        others = [seconds[kind] for kind in ("fp16", "htp", "xnnpack") if kind in seconds]
         left = self._budget.left(after=seconds[WRITE] + self.now.least_validation_s + sum(others))
         return max(min(LEAST_SAMPLES, wanted), math.floor(wanted * min(1.0, left / max(seconds["int8"], 1e-9))))
 

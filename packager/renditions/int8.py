@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import onnx
@@ -28,7 +28,9 @@ from packager.torch_noise import torch_silenced
 
 NAME = "int8"
 _LEVELS = 255
+_FINER = 257  # 16-bit steps in one of 8 bits: both reach from the same minimum to the same maximum
 _BATCH = 64
+ActivationBits: TypeAlias = Literal[8, 16]
 _PREPROCESSED = ("onnx.quant.pre_process", "onnxruntime.quant")  # metadata set by the tool's preprocessing
 
 
@@ -43,7 +45,7 @@ def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Prog
     Raises:
         VerificationError: features are not finite, or a fragment's output has another shape.
     """
-    quantization = _ranges(calibration, progress)
+    quantization = cut_point_ranges(calibration, progress, name=NAME)
     reference = TorchReference(exported.expansion)
     skips = {block.id for block in exported.expansion.blocks if block.properties.skip}
     judged: dict[str, Judged] = {}
@@ -64,13 +66,13 @@ def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Prog
     return judged_set(NAME, exported, judged, quantization=quantization)
 
 
-def _ranges(calibration: Calibration, progress: Progress) -> dict[int, Quantization]:
-    """Scale and zero point of every cut point that can be quantised.
+def cut_point_ranges(calibration: Calibration, progress: Progress, *, name: str) -> dict[int, Quantization]:
+    """Scale and zero point of every cut point that can be quantised. ``name``: of the rendition, for ``progress``.
 
     Cut points connected by skips share one, so a tensor passes through a skip without being requantised.
     """
     ends: dict[int, Features] = {}  # minimum and maximum
-    with progress.task(f"calibrate {NAME}", len(calibration.expansion.cut_points)) as task:
+    with progress.task(f"calibrate {name}", len(calibration.expansion.cut_points)) as task:
         task.note(f"{len(calibration.samples)} samples")
         for index, at_sizes in calibration.features_at_sizes():
             if at_sizes[0].dtype == np.float32:
@@ -110,17 +112,21 @@ def quantised_part(
     quantization: Mapping[int, Quantization],
     *,
     batch: int,
+    activation_bits: ActivationBits = 8,
+    reduce_range: bool = True,
 ) -> onnx.GraphProto:
     """The fragment with int8 weights and a pair around every activation.
 
-    ``features``: [count, *start shape], once for each input size that ranges are measured at.
+    ``features``: [count, *start shape], once for each input size that ranges are measured at. ``activation_bits`` and
+    ``reduce_range`` as of ``quantised``.
     """
+    finer, kind = (1, np.uint8) if activation_bits == 8 else (_FINER, np.uint16)
     given = {f"cut_{index}": found for index, found in quantization.items()}
     ends = {value.name for value in (*model.graph.input, *model.graph.output)} & given.keys()
     overrides = {
         name: {
-            "scale": np.array(given[name].scale, dtype=np.float32),
-            "zero_point": np.array(given[name].zero_point, dtype=np.uint8),
+            "scale": np.array(given[name].scale / finer, dtype=np.float32),
+            "zero_point": np.array(given[name].zero_point * finer, dtype=kind),
         }
         for name in ends
     }
@@ -128,7 +134,15 @@ def quantised_part(
         "TensorQuantOverrides": {name: [one] for name, one in overrides.items()},
         "QDQKeepRemovableActivations": _clips_below(model, given),
     }
-    return as_fragment(quantised(model, *features, extra_options=options, batch=batch), part)
+    made = quantised(
+        model,
+        *features,
+        extra_options=options,
+        batch=batch,
+        activation_bits=activation_bits,
+        reduce_range=reduce_range,
+    )
+    return as_fragment(made, part)
 
 
 def quantised(
@@ -136,10 +150,13 @@ def quantised(
     *features: Features,
     extra_options: Mapping[str, Any] | None = None,
     batch: int = _BATCH,
+    activation_bits: ActivationBits = 8,
+    reduce_range: bool = True,
 ) -> onnx.ModelProto:
     """The single-input ``model`` in int8, calibrated on all ``features`` [count, *input]. Changes its metadata.
 
-    ``extra_options``: of ONNX Runtime's tool. ``batch``: of the calibration.
+    ``extra_options``: of ONNX Runtime's tool. ``batch``: of the calibration. ``activation_bits``: 16 need opset 21.
+    ``reduce_range``: weights within ±64, since x86 without VNNI adds two products in 16 bits.
 
     Raises:
         StorageError: no disk space for temporary files.
@@ -163,8 +180,8 @@ def quantised(
             Reader(),
             quant_format=tool.QuantFormat.QDQ,
             per_channel=True,
-            reduce_range=True,  # weights within ±64: x86 without VNNI adds two products in 16 bits
-            activation_type=tool.QuantType.QUInt8,
+            reduce_range=reduce_range,
+            activation_type=tool.QuantType.QUInt8 if activation_bits == 8 else tool.QuantType.QUInt16,
             weight_type=tool.QuantType.QInt8,
             calibrate_method=tool.CalibrationMethod.MinMax,
             extra_options=dict(extra_options or {}),

@@ -13,7 +13,7 @@ import onnx
 from device_sdk.bundles.runnable import sample_outputs
 from device_sdk.fragments.composition import Stretch, compose
 from device_sdk.runtimes import OnnxRuntime
-from device_sdk.supernet.blocks import Golden, Quantization, Rendition
+from device_sdk.supernet.blocks import CompiledFor, Golden, Quantization, Rendition
 from packager.errors import TraceError
 from packager.exporting.export import ExportedBlocks, deduplicate_weights
 from packager.exporting.onnx_exporter import OPSET
@@ -29,8 +29,8 @@ GOLDEN_TOLERANCE = 2.0  # times the quantisation error on real samples: other CP
 class RenditionSet:
     """The renditions of one kind by block or exit id. Parts without such a rendition are missing.
 
-    ``needs``: names in ``shared`` of further initializers of a fragment. ``errors``, ``loaded_bytes``: as of
-    ``Rendition``. ``quantization``: by cut point. ``any_size``: parts that run at every input size of the bundle.
+    ``needs``: names in ``shared`` of further initializers of a fragment. ``errors``, ``loaded_bytes``, ``compiled``: as
+    of ``Rendition``. ``quantization``: by cut point. ``any_size``: parts that run at every input size of the bundle.
     ``notes``: parts left out, with the reason.
     """
 
@@ -42,6 +42,7 @@ class RenditionSet:
     needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     errors: Mapping[str, float] = field(default_factory=dict)
     loaded_bytes: Mapping[str, int] = field(default_factory=dict)
+    compiled: Mapping[str, tuple[CompiledFor, ...]] = field(default_factory=dict)
     opset: int | None = None
     entry_point: str | None = None
     providers: tuple[str, ...] = ()
@@ -66,6 +67,7 @@ class RenditionSet:
                 error=self.errors.get(part),
                 any_size=part in self.any_size,
                 loaded_bytes=self.loaded_bytes.get(part),
+                compiled=self.compiled.get(part, ()),
             )
             for part, data in self.own.items()
         }
@@ -157,8 +159,19 @@ def judge(
     )
 
 
-def judged_set(name: str, exported: ExportedBlocks, judged: Mapping[str, Judged], **more: Any) -> RenditionSet:
-    """The renditions of the parts whose error is small; notes name the others. ``more``: fields of the set."""
+def judged_set(
+    name: str,
+    exported: ExportedBlocks,
+    judged: Mapping[str, Judged],
+    *,
+    opset: int = OPSET,
+    notes: tuple[str, ...] = (),
+    **more: Any,
+) -> RenditionSet:
+    """The renditions of the parts whose error is small; ``notes`` and further ones name the others.
+
+    ``more``: fields of the set.
+    """
     left_out = sorted(part for part, found in judged.items() if found.error > MAX_ERROR)
     kept = {part: judged[part] for part in exported.own if part in judged and part not in left_out}
     shared = deduplicate_weights(exported.expansion, {part: found.graph for part, found in kept.items()})
@@ -170,9 +183,10 @@ def judged_set(name: str, exported: ExportedBlocks, judged: Mapping[str, Judged]
         needs=shared.needs,
         golden={part: found.golden for part, found in kept.items()},
         errors={part: float(f"{found.error:.3g}") for part, found in kept.items()},
-        opset=OPSET,
-        notes=tuple(
-            f"{part} has no {name} rendition: its error would be {judged[part].error:.2g}" for part in left_out
+        opset=opset,
+        notes=(
+            *notes,
+            *(f"{part} has no {name} rendition: its error would be {judged[part].error:.2g}" for part in left_out),
         ),
         **more,
     )

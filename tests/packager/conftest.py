@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -140,6 +141,15 @@ def zoo_traced(noise) -> Callable[[str], TracedModel]:
         return traced[name]
 
     return build
+
+
+@pytest.fixture(scope="session")
+def qnn() -> None:
+    """Skips where the compiler for NPUs is not installed; in CI it must be there."""
+    if importlib.util.find_spec("onnxruntime_qnn") is None:
+        if os.environ.get("PATHWEAVE_REQUIRE_QNN") == "1":
+            pytest.fail("CI needs the extra qnn")
+        pytest.skip("needs onnxruntime-qnn, of the extra qnn")
 
 
 class DyingSource(BatchSource):

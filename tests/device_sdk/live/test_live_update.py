@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 import time
 
+import msgspec
 import pytest
 
 from device_sdk.bundles.bundle import Bundle
@@ -21,6 +22,7 @@ from device_sdk.logs.adaptation_log import (
     Watching,
     read_log,
 )
+from device_sdk.profiling.speed_reading import SpeedReading
 from device_sdk.search.port import Candidate
 from device_sdk.supernet.cost import Budget, Cost
 from device_sdk.supernet.plan import ANY_SERVER, Ask, Edge, ExitChoice, MaxConfidence, Plan, Subnet
@@ -327,3 +329,92 @@ def test_subnets_of_the_pool_run_with_the_plans_that_were_calibrated_for_them(sc
     scene.calls(18.0)
     scene.wait_for(lambda: scene.subnet() == MIDDLE)
     assert scene.in_use.running().plan == Plan(MIDDLE, hard=asking(0.4))
+
+
+class Told:
+    """A system whose words on its speed are told."""
+
+    def __init__(self, before, now):
+        self.before, self.now, self.asked = before, now, 0
+
+    def read(self):
+        self.asked += 1
+        return self.before if self.asked == 1 else self.now
+
+
+CALM, HOT = SpeedReading(), SpeedReading(held_back=("cpufreq",))
+
+
+class Busy(Told):
+    """More and more of the processor's time is spent waiting for it."""
+
+    def __init__(self):
+        super().__init__(CALM, CALM)
+
+    def read(self):
+        self.asked += 1
+        return SpeedReading(run_ns=self.asked * 1000, waited_ns=self.asked * 1000)
+
+
+@pytest.mark.parametrize(
+    ("signals", "cause"), [(Told(CALM, CALM), "unknown"), (Told(CALM, HOT), "throttled"), (Busy(), "load")]
+)
+def test_a_switch_down_says_why_the_device_is_slower(scene, signals, cause):
+    scene.watch(signals=signals)
+    scene.calls(18.0)
+    scene.wait_for(lambda: scene.events(Switched))
+    assert scene.events(Switched)[0].cause == cause
+
+
+def test_after_throttling_it_stays_down_until_the_wait_is_over(scene):
+    now_s, looks = [100.0], [0]
+
+    def clock():
+        looks[0] += 1
+        return now_s[0]
+
+    live = scene.watch(signals=Told(CALM, HOT), clock=clock)
+    scene.calls(18.0)
+    scene.wait_for(lambda: scene.events(Switched) and live.warm_subnets == {FULL, FAST})
+    looked = looks[0]
+    scene.calls(2.0, 64)
+    scene.wait_for(lambda: looks[0] > looked + 1)
+    scene.in_use.running().times.record(2.0)
+    scene.wait_for(lambda: looks[0] > looked + 3)
+    assert scene.subnet() == MIDDLE
+    now_s[0] += 31.0
+    scene.calls(2.0, 64)
+    scene.wait_for(lambda: scene.subnet() == FULL)
+
+
+def test_a_slow_home_brings_a_subnet_that_does_without_it(bundle, runtime, tmp_path):
+    def npu(one):
+        return Subnet(tuple(msgspec.structs.replace(edge, home="qnn-1t") for edge in one.edges))
+
+    pool = PlanPool(
+        Budget(latency_ms=10.0),
+        FULL,
+        (candidate(FAST, 2.0, 0.5), candidate(MIDDLE, 8.0, 0.8), candidate(npu(FULL), 9.0, 1.0)),
+    )
+    scene = Scene(bundle, runtime, tmp_path)
+    full = scene.in_use.running()
+    assert scene.in_use.exchange(Active(Plan(npu(FULL)), full.loaded), expected=full)  # told to be there
+    try:
+        scene.watch(pool, signals=Told(CALM, CALM))
+        scene.calls(36.0)
+        scene.wait_for(lambda: scene.subnet() == MIDDLE)  # 32 ms, were the whole device as slow
+        scene.wait_for(lambda: scene.events(Switched))
+    finally:
+        scene.live.stop()
+    [switched] = scene.events(Switched)
+    assert (switched.cause, switched.expected_ms) == ("home", 8.0)
+
+
+def test_a_switch_up_has_no_cause(scene):
+    scene.watch(signals=Busy())
+    scene.calls(18.0)
+    scene.wait_for(lambda: scene.events(Switched))
+    scene.calls(2.0, 20)
+    scene.wait_for(lambda: scene.subnet() == FULL)
+    scene.wait_for(lambda: len(scene.events(Switched)) == 2)
+    assert [one.cause for one in scene.events(Switched)] == ["load", None]

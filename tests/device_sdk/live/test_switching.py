@@ -3,12 +3,23 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.errors import UsageError
-from device_sdk.live.switching import LastSwitch, LiveSettings, beside, bounds_ms, decide, likely_next, scaled
+from device_sdk.live.switching import (
+    LastSwitch,
+    LiveSettings,
+    beside,
+    bounds_ms,
+    decide,
+    is_over,
+    likely_next,
+    off_processor,
+    scaled,
+)
 from device_sdk.search.port import Candidate
 from device_sdk.supernet.cost import Budget, Cost
 from device_sdk.supernet.plan import Edge, Plan, Subnet
@@ -34,7 +45,9 @@ FAST, SMALL, MIDDLE, LARGE, HUGE = POOL = (
 )
 
 
-def decided(current, service_ms, *, budget=BUDGET, pool=POOL, now_s=100.0, last=None, settings=SETTINGS):
+def decided(
+    current, service_ms, *, budget=BUDGET, pool=POOL, now_s=100.0, last=None, settings=SETTINGS, cause="unknown"
+):
     return decide(
         current=current,
         pool=pool,
@@ -43,6 +56,7 @@ def decided(current, service_ms, *, budget=BUDGET, pool=POOL, now_s=100.0, last=
         now_s=now_s,
         last=last or LastSwitch(),
         settings=settings,
+        cause=cause,
     )
 
 
@@ -248,3 +262,53 @@ def test_expected_accuracies_decide_about_going_up_never_one_that_was_only_measu
         settings=SETTINGS,
     )
     assert found.target == steady
+
+
+@pytest.mark.parametrize("cause", ["throttled", "power_mode"])
+def test_a_cause_that_lasts_is_believed_before_an_excess_adds_up(cause):
+    slow = [9.5] * 40 + [12.0] * 5
+    assert decided(LARGE, slow).target is None
+    assert decided(LARGE, slow, cause="load").target is None
+    assert decided(LARGE, slow, cause=cause).target == MIDDLE
+    assert decided(LARGE, [9.5] * 40, cause=cause).target is None
+
+
+def test_going_up_again_waits_longer_after_a_cause_that_lasts_than_after_load():
+    for cause, wait_s in [("load", 1.0), ("unknown", 1.0), ("throttled", 30.0), ("power_mode", 30.0)]:
+        last = LastSwitch().followed_by("slower", now_s=100.0, settings=SETTINGS, cause=cause)
+        assert decided(SMALL, [4.5] * 20, now_s=99.9 + wait_s, last=last).target is None
+        assert decided(SMALL, [4.5] * 20, now_s=100.1 + wait_s, last=last).target == LARGE
+
+
+def test_a_switch_up_forgets_the_cause():
+    last = LastSwitch().followed_by("slower", now_s=0.0, settings=SETTINGS, cause="throttled")
+    assert last.followed_by("faster", now_s=40.0, settings=SETTINGS).cause == "unknown"
+
+
+def at_home(one: Candidate, home: str) -> Candidate:
+    edges = tuple(msgspec.structs.replace(edge, home=home) for edge in one.subnet.edges)
+    return replace(one, plan=Plan(Subnet(edges)))
+
+
+def test_a_home_that_is_slow_alone_slows_only_the_candidates_that_use_it():
+    on_npu, pool = at_home(LARGE, "qnn-1t"), [FAST, SMALL, at_home(MIDDLE, "cpu-2t"), at_home(LARGE, "qnn-1t")]
+    assert [off_processor(one) for one in pool] == [False, False, False, True]
+    slow = [9.0 * 3] * 20
+    assert decided(on_npu, slow, pool=pool).target == FAST
+    found = decided(on_npu, slow, pool=pool, cause="home")
+    assert found.target == pool[2]
+    assert found.expected_ms(pool[2]) == 7.0
+    assert found.expected_ms(on_npu) == pytest.approx(27.0)
+
+
+def test_where_all_use_the_slow_home_the_fastest_runs():
+    pool = [at_home(one, "qnn-1t") for one in (FAST, LARGE)]
+    found = decided(pool[1], [90.0] * 20, pool=pool, cause="home")
+    assert (found.target, found.fits) == (pool[0], False)
+    assert found.expected_ms(pool[0]) == pytest.approx(20.0)
+
+
+def test_calls_are_over_the_budget_by_the_median_of_the_last_ones():
+    assert is_over(LARGE, [9.0] * 20 + [10.5] * 5, BUDGET, SETTINGS)
+    assert not is_over(LARGE, [9.0] * 20 + [10.5] * 2, BUDGET, SETTINGS)
+    assert not is_over(LARGE, [99.0] * 4, BUDGET, SETTINGS)

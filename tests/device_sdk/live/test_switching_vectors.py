@@ -25,3 +25,19 @@ def test_the_vectors_hold_networks_that_call_for_a_plan_and_that_do_not():
     looks = [look["calls"] for case in VECTORS["drifts"] for look in case["looks"]]
     assert looks.count(True) > 20
     assert looks.count(False) > 20
+
+
+def test_the_vectors_hold_every_cause_that_the_processor_can_have():
+    causes = {"throttled", "load", "power_mode", "unknown"}
+    assert {case["cause"] for case in VECTORS["causes"]} == causes
+    assert {case["stated"] for case in VECTORS["causes"]} == causes - {"load"}
+    assert {case["cause"] for case in VECTORS["caused"]} == causes
+
+
+def test_the_vectors_hold_switches_up_that_wait_for_a_cause_that_lasts():
+    throttled = [case for case in VECTORS["caused"] if case["last_cause"] == "throttled"]
+    waiting = [case for case in throttled if -22 < case["last"][0] <= 8]  # at second 8; later ones: a clock set back
+    assert waiting
+    assert not [case for case in waiting if case["decision"] and case["decision"]["why"] == "faster"]
+    found = [case for case in VECTORS["caused"] if case["decision"] and case["decision"]["why"] == "faster"]
+    assert any(case["last_cause"] == "throttled" for case in found)

@@ -7,6 +7,7 @@ import pytest
 
 from device_sdk.errors import CompositionError, RuntimeFailedError, UsageError
 from device_sdk.fragments.composition import compose
+from device_sdk.machine.clusters import allowed_cores
 from device_sdk.runtimes import OnnxRuntime, make_runtime
 from device_sdk.runtimes.homes import HomesRuntime
 from device_sdk.runtimes.port import StopSignal
@@ -140,3 +141,14 @@ def test_a_provider_that_runs_nothing_is_an_error_not_a_slow_answer(bundle):
     with pytest.raises(RuntimeFailedError, match="runs no node of block"):
         runtime.load(bundle.stretch([edge.on("openvino-1t") for edge in bundle.supernet.original.edges]))
     assert idle.loaded.closed
+
+
+def test_a_home_on_some_cores_gives_the_same_answers_and_moves_no_caller_for_good(bundle):
+    if not allowed_cores():
+        pytest.skip("this system does not say which cores may be used")
+    before = allowed_cores()
+    stretch = bundle.stretch(bundle.supernet.original.edges)
+    pinned = OnnxRuntime(threads=2, cores=before[:1]).load(stretch)
+    np.testing.assert_allclose(pinned.run(SAMPLES)[0], OnnxRuntime().load(stretch).run(SAMPLES)[0], atol=1e-5)
+    assert allowed_cores() == before
+    pinned.close()

@@ -11,6 +11,8 @@ import pytest
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import StorageError
 from device_sdk.profiling.profile import FORMAT
+from device_sdk.profiling.speed_reading import Zone
+from device_sdk.profiling.sustained import Stage, SustainedProfile, SustainedSample
 from device_sdk.profiling.timing import current_conditions
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.device_state import DeviceState, default_state_folder
@@ -237,3 +239,32 @@ def test_the_default_folder_is_the_users_folder_for_state():
 def test_a_plan_of_another_graph_counts_as_absent(state):
     state.save_plan(Plan(Subnet((Edge("o0"), Edge("m1-4", "int8")))))
     assert state.load_plan() is None
+
+
+def test_the_last_sustained_profile_of_a_power_mode_is_kept(tmp_path, bundle, runtime):
+    system = tmp_path / "system"
+    state = DeviceState(tmp_path, bundle, runtime, system=system)
+    stage = Stage(seconds=6.0, calls=100, mean_ms=10.1, median_ms=10.0, p95_ms=11.0, zones=(Zone("cpu", 70.0, 80.0),))
+    found = SustainedProfile(
+        bundle=bundle.digest,
+        runtime=runtime.identity,
+        plan="o0",
+        created="2026-01-01T00:00:00+00:00",
+        seconds=60.0,
+        calls=1000,
+        first=stage,
+        last=stage,
+        sustained_over_first=1.0,
+        settled_s=0.0,
+        outcome="steady",
+        samples=(SustainedSample(at_s=1.0, calls=100, median_ms=10.0, p95_ms=11.0, held_back=("cpufreq",)),),
+    )
+    assert state.load_sustained() is None
+    governor(system, "performance")
+    state.save_sustained(found)
+    assert state.load_sustained() == found
+    governor(system, "powersave")
+    assert state.load_sustained() is None
+    governor(system, "performance")
+    state.save_sustained(msgspec.structs.replace(found, calls=2))
+    assert state.load_sustained().calls == 2

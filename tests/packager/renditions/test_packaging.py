@@ -107,3 +107,34 @@ def test_weights_in_few_bits_are_smaller_in_the_bundle_and_as_large_in_memory(pa
     whole = {edge.block: workspace.footprint([edge], None) for edge in edges if edge.rendition == "fp32"}
     for edge in (edge for edge in edges if edge.rendition == "w4"):
         assert workspace.footprint([edge], None).resident_bytes >= 0.9 * whole[edge.block].resident_bytes
+
+
+def test_a_bundle_for_npus_says_what_each_chip_takes_and_runs_elsewhere_as_before(
+    qnn, pathweave, package_arguments, tmp_path
+):
+    out = tmp_path / "bundle"
+    options = ("--steps", 0, "--max-span", 1, "--exits", 1, "--rendition", "htp", "--chip", "v73", "--chip", "qcs6490")
+    done = pathweave(*package_arguments, "--out", out, *options)
+    assert done.status == 0, done.err
+    bundle = Bundle.open(out)
+    made = {owner.id: one for owner in bundle.manifest.blocks for one in owner.renditions if one.name == "htp"}
+    originals = {block.id for block in bundle.manifest.blocks if block.is_original}
+    assert originals <= made.keys()
+    for part in originals:
+        assert made[part].error is not None
+        assert [one.chip for one in made[part].compiled] == ["v73", "qcs6490"]
+    run_self_test(Workspace(Bundle.open(out, accepts=RunsOn("onnxruntime", "CPUExecutionProvider")), OnnxRuntime()))
+    npu = Bundle.open(out, accepts=RunsOn("onnxruntime", "QNNExecutionProvider"))
+    assert {edge.rendition for edge in npu.supernet.edges} == {"fp32", "htp"}
+
+    shown = pathweave("inspect", out, "--json").result
+    assert [one["chip"] for one in shown["chips"]] == ["v73", "qcs6490"]
+    assert shown["chips"][0]["macs_share"] == 1.0
+    assert shown["chips_outdated"] is None
+    assert "v73 (onnxruntime-qnn " in pathweave("inspect", out).out
+
+
+def test_a_chip_that_there_is_not_is_a_usage_error(pathweave, package_arguments, tmp_path):
+    done = pathweave(*package_arguments, "--out", tmp_path / "bundle", "--rendition", "htp", "--chip", "v12")
+    assert done.status == 2
+    assert "'v12' is not one of" in done.err

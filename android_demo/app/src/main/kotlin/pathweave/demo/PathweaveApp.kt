@@ -4,9 +4,13 @@ import android.app.ActivityManager
 import android.app.Application
 import android.content.Context
 import android.content.SharedPreferences
+import android.os.Build
 import android.os.Handler
 import android.os.Looper
+import android.os.PowerManager
 import java.io.File
+import pathweave.sdk.live.SpeedSignals
+import pathweave.sdk.live.SystemSpeed
 import pathweave.sdk.memory_pressure.TrimMemory
 import pathweave.sdk.offload.JpegEncoder
 
@@ -20,7 +24,13 @@ class PathweaveApp : Application() {
     /** The app without its screens; made when the first one is shown. */
     val model: AppModel by lazy {
         val main = Handler(Looper.getMainLooper())
-        val device = Device(memory, BatteryPower(this), camera = { openCamera(this) }, jpeg = JpegEncoder(::jpegOf))
+        val device = Device(
+            memory,
+            BatteryPower(this),
+            camera = { openCamera(this) },
+            jpeg = JpegEncoder(::jpegOf),
+            speed = speedSignals(this),
+        )
         AppModel(bundlesOf(this), device, post = { main.post(it) }).also { it.reopen() }
     }
 
@@ -34,6 +44,16 @@ class PathweaveApp : Application() {
         super.onTrimMemory(level)
         memory.onTrimMemory(level)
     }
+}
+
+/** The files that an app may read, the thermal status (from Android 10 on) and the battery saver. */
+private fun speedSignals(context: Context): SpeedSignals {
+    val power = context.getSystemService(Context.POWER_SERVICE) as PowerManager
+    val hasStatus = Build.VERSION.SDK_INT >= Build.VERSION_CODES.Q
+    return SystemSpeed(
+        thermalStatus = { if (hasStatus) power.currentThermalStatus else null },
+        saving = { power.isPowerSaveMode },
+    )
 }
 
 /** The bundles of this app and what it remembers of them, for screens and for jobs. */

@@ -259,7 +259,7 @@ class AppModel(
 
     /** Has live update keep the latency of the last adaptation, if there was one. */
     private fun watch(current: AdaptiveModel) = try {
-        current.live.start(Signal.LATENCY)
+        current.live.start(Signal.LATENCY, speed = device.speed)
     } catch (_: UsageError) {
         // there is no pool, or the plan in use is none of it: it stays as it is
     }

@@ -2,6 +2,8 @@
 package pathweave.demo
 
 import pathweave.sdk.data.Image
+import pathweave.sdk.live.SpeedSignals
+import pathweave.sdk.live.SystemSpeed
 import pathweave.sdk.memory_pressure.MemoryPressure
 import pathweave.sdk.offload.JpegEncoder
 
@@ -21,4 +23,6 @@ class Device(
     val camera: () -> Frames,
     /** Encodes colour pictures that are sent to a server; null: their pixels are sent. */
     val jpeg: JpegEncoder? = null,
+    /** Says why the device becomes slower: heat, a battery saver, other apps. */
+    val speed: SpeedSignals = SystemSpeed(),
 )

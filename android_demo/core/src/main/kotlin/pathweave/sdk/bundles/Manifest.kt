@@ -31,7 +31,7 @@ import pathweave.sdk.supernet.extents
 import pathweave.sdk.supernet.sides
 
 /** Its major version is the one that is understood. */
-public const val FORMAT_VERSION: String = "1.7"
+public const val FORMAT_VERSION: String = "1.8"
 
 private const val SHARED_SIZED_SINCE = 3 // minor version from which every shared blob has a size
 private const val BLOB_MAX_BYTES_STATED = 1L shl 31

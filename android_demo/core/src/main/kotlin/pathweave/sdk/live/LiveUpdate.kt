@@ -34,13 +34,14 @@ private const val RETRY_S = 60.0 // after which a subnet that did not load is tr
 private const val JOIN_MS = 10_000L
 private const val EXCHANGES = 8
 private const val NS_PER_S = 1e9
+private const val MS_PER_S = 1e3
 
 /**
  * Keeps the budget of [pool] with its candidates, from [start] to [close].
  *
  * The thread sleeps until a call is out of bounds. It prepares what it switches to, and ahead of time what probably
  * comes next; calls never wait for it. [search], if given, looks for more candidates when none fits; [remember] is
- * called with the larger pool.
+ * called with the larger pool. [signals]: the system's words on its speed, which explain why the device became slower.
  */
 internal class LiveUpdate(
     private val inUse: PlanInUse,
@@ -49,6 +50,7 @@ internal class LiveUpdate(
     private val settings: LiveSettings,
     search: Search? = null,
     private val remember: (PlanPool) -> Unit = {},
+    signals: SpeedSignals = SystemSpeed(),
     private val clock: () -> Double = { System.nanoTime() / NS_PER_S },
 ) : Closeable {
     /** Grows by what searches in the background find. */
@@ -60,6 +62,7 @@ internal class LiveUpdate(
     private val plans = ConcurrentHashMap<Subnet, Plan>() // as they were calibrated
     private val warm = WarmPlans()
     private val failedS = HashMap<Subnet, Double>() // this and what follows belongs to the thread
+    private val speed = SpeedWatch(signals, clock, ::rest)
     private var last = LastSwitch()
     private var ratio = 1.0
     private var reachNotedS = Double.NEGATIVE_INFINITY
@@ -77,6 +80,7 @@ internal class LiveUpdate(
 
     /** Watch what is active, whose subnet is in the pool, from now on. */
     fun start() {
+        speed.begin()
         follow()
         log?.write(watching(pool, inUse.running().plan.subnet))
         wake() // something can be prepared right away
@@ -144,16 +148,23 @@ internal class LiveUpdate(
         warm.clear()
     }
 
+    /** Waits for some [seconds], unless live update has ended. */
+    private fun rest(seconds: Double) {
+        if (!stopped) Thread.sleep((seconds * MS_PER_S).toLong())
+    }
+
     /** Decide once, and do it. */
     private fun look() {
         val active = inUse.running()
         val current = pool.find(active.plan.subnet)
         if (active.times == null || current == null) return
         val available = available(current)
-        val decision = decide(current, available, pool.budget, active.times.last(), clock(), last, settings) ?: return
+        val calls = active.times.last()
+        val cause = if (isOver(current, calls, pool.budget, settings)) speed.stated() else Cause.UNKNOWN
+        val decision = decide(current, available, pool.budget, calls, clock(), last, settings, cause) ?: return
         ratio = decision.ratio
         noteReach(decision)
-        if (decision.target != null) switch(active, decision, decision.target)
+        if (decision.target != null) switch(active, decision, decision.target, cause)
     }
 
     private fun available(current: Candidate): List<Candidate> {
@@ -162,7 +173,7 @@ internal class LiveUpdate(
         return beside(current, pool.candidates, pool.budget).filter { it.subnet !in failed }
     }
 
-    private fun switch(active: Active, decision: Decision, target: Candidate) {
+    private fun switch(active: Active, decision: Decision, target: Candidate, stated: Cause) {
         val plan = planFor(target)
         val ready = warm.take(plan)
         val prepared = ready ?: prepare(plan) ?: return
@@ -175,10 +186,14 @@ internal class LiveUpdate(
             if (kept) active.loaded.calls.leave()
             return
         }
-        last = last.followedBy(decision.why, clock(), settings)
+        val nowS = clock()
+        val unknown = decision.isDown && stated == Cause.UNKNOWN
+        val cause = if (unknown) speed.explained() else stated // after the exchange, which does not wait for it
+        last = last.followedBy(decision.why, nowS, settings, cause)
         warm.put(PreparedPlan(active.plan, active.loaded, 0.0))
         aheadWanted = true
-        log?.write(switched(decision, active.plan.subnet, target, prepared.prepareMs, ready != null, exchangeMs))
+        val why = cause.takeIf { decision.isDown }
+        log?.write(switched(decision, active.plan.subnet, target, prepared.prepareMs, ready != null, exchangeMs, why))
     }
 
     /** The plan that was taken on purpose for this subnet, else the pool's: thresholds hold for one subnet alone. */
@@ -274,6 +289,7 @@ internal fun switched(
     prepareMs: Double,
     ahead: Boolean,
     exchangeMs: Double,
+    cause: Cause?,
 ): JsonObject = event(
     "switched",
     "why" to JsonPrimitive(decision.why.text),
@@ -285,6 +301,7 @@ internal fun switched(
     "prepare_ms" to JsonPrimitive(prepareMs),
     "ahead" to JsonPrimitive(ahead),
     "exchange_ms" to JsonPrimitive(exchangeMs),
+    "cause" to JsonPrimitive(cause?.text),
 )
 
 /** [subnet] could not be made ready. */

@@ -3,7 +3,8 @@
  *
  * Source: AdaptiveNet §5.3: with the drift ratio r = actual / estimated latency, the best subnet is the most accurate
  * one whose estimated latency is within T / r; down when the budget T is exceeded, up when there is room. Ours are the
- * hysteresis, the cooldowns, that an excess has to add up, since noise passes, and that going up takes more evidence.
+ * hysteresis, the cooldowns, that an excess has to add up, since noise passes, and that going up takes more evidence. A
+ * cause that lasts, such as heat, needs no further evidence to go down, and going up again waits longer; load passes.
  */
 package pathweave.sdk.live
 
@@ -25,8 +26,9 @@ private const val EXCESS_CALLS = 15
  * [window]: the calls whose median counts; [upWindow]: those that must agree before a slower subnet is taken.
  * [tolerance]: latencies this close to the budget are equal to it. [excessMs]: how much above it, in all, the last calls
  * must have been before a faster subnet is taken. [margin]: what a candidate must have to spare. [upCooldownS] doubles,
- * up to [upCooldownMaxS], whenever a switch up had to be taken back soon. [absurdRatio]: calls that took this many times
- * the estimate, as after a suspension, are not looked at. [warmBytes]: what plans that are kept ready ahead may take.
+ * up to [upCooldownMaxS], whenever a switch up had to be taken back soon; it is at least [lastingCooldownS] after a
+ * switch for a cause that lasts: throttling, a power mode. [absurdRatio]: calls that took this many times the estimate,
+ * as after a suspension, are not looked at. [warmBytes]: what plans that are kept ready ahead may take.
  * [searchCooldownS] and [searchTimeLimitS] are those of searches in the background.
  *
  * @throws UsageError a window of nothing, or a margin that leaves nothing.
@@ -44,6 +46,7 @@ public data class LiveSettings(
     val warmBytes: Long = 64_000_000,
     val searchCooldownS: Double = 60.0,
     val searchTimeLimitS: Double = 30.0,
+    val lastingCooldownS: Double = 30.0,
 ) {
     init {
         if (window < 1 || upWindow < 1) throw UsageError("live update needs at least one call to judge by")
@@ -53,23 +56,32 @@ public data class LiveSettings(
 
 internal enum class Why(val text: String) { SLOWER("slower"), FASTER("faster") }
 
-/** When the subnet was exchanged last, whether for a slower one, and how long to wait before going up again. */
+/**
+ * When the subnet was exchanged last, whether for a slower one, and how long to wait before going up again.
+ *
+ * [cause]: of a device that had become slower, where it is known.
+ */
 internal data class LastSwitch(
     val atS: Double = Double.NEGATIVE_INFINITY,
     val up: Boolean = false,
     val upCooldownS: Double = 0.0,
+    val cause: Cause = Cause.UNKNOWN,
 ) {
     /** Seconds since then; infinite after the clock went backwards. */
     fun waitedS(nowS: Double): Double = (nowS - atS).let { if (it >= 0) it else Double.POSITIVE_INFINITY }
 
+    /** Seconds from this switch until the next one up may come. */
+    fun upWaitS(settings: LiveSettings): Double =
+        maxOf(upCooldownS, settings.upCooldownS, if (cause.lasts) settings.lastingCooldownS else 0.0)
+
     /** The switch that comes now. One down soon after one up doubles the wait, one long after it resets it. */
-    fun followedBy(why: Why, nowS: Double, settings: LiveSettings): LastSwitch {
+    fun followedBy(why: Why, nowS: Double, settings: LiveSettings, cause: Cause = Cause.UNKNOWN): LastSwitch {
         var waitS = maxOf(upCooldownS, settings.upCooldownS)
         if (why == Why.SLOWER && up) {
             val soon = waitedS(nowS) < 2 * waitS
             waitS = if (soon) minOf(2 * waitS, settings.upCooldownMaxS) else settings.upCooldownS
         }
-        return LastSwitch(nowS, up = why == Why.FASTER, upCooldownS = waitS)
+        return LastSwitch(nowS, why == Why.FASTER, waitS, if (why == Why.SLOWER) cause else Cause.UNKNOWN)
     }
 }
 
@@ -85,13 +97,17 @@ internal data class Decision(
     val serviceMs: Double,
     val why: Why = Why.SLOWER,
     val fits: Boolean = true,
-)
+) {
+    /** Whether it is a switch to a faster candidate. */
+    val isDown: Boolean get() = target != null && why == Why.SLOWER
+}
 
 /**
  * Whether another candidate should run, by the [serviceMs] of the last calls of [current], the oldest first.
  *
- * [pool]: what could be run now, with the latencies that the calibration estimated. Null: too little is known, or it is
- * too soon after the last switch.
+ * [pool]: what could be run now, with the latencies that the calibration estimated. [cause]: of a slower device, where
+ * the system states it; one that lasts is believed at once. Null: too little is known, or it is too soon after the last
+ * switch.
  */
 internal fun decide(
     current: Candidate,
@@ -101,6 +117,7 @@ internal fun decide(
     nowS: Double,
     last: LastSwitch,
     settings: LiveSettings,
+    cause: Cause = Cause.UNKNOWN,
 ): Decision? {
     val limitMs = checkNotNull(budget.latencyMs)
     val calls = plausible(serviceMs, current, settings)
@@ -110,9 +127,10 @@ internal fun decide(
     val waitedS = last.waitedS(nowS)
     if (recentMs > limitMs * (1 + settings.tolerance)) {
         if (waitedS < settings.cooldownS) return null
-        if (isLasting(calls, limitMs, settings)) return down(current, pool, budget, ratio, recentMs, settings)
+        val lasts = cause.lasts || isLasting(calls, limitMs, settings)
+        if (lasts) return down(current, pool, budget, ratio, recentMs, settings)
     }
-    if (calls.size >= settings.upWindow && waitedS >= maxOf(last.upCooldownS, settings.upCooldownS)) {
+    if (calls.size >= settings.upWindow && waitedS >= last.upWaitS(settings)) {
         val slowest = maxOf(ratio, calls.takeLast(settings.upWindow).average() / current.cost.latencyMs)
         val better = bestWithin(pool, scaled(budget, slowest, settings))
         if (better != null && better.expectedAccuracy > current.expectedAccuracy) {
@@ -146,6 +164,12 @@ private fun down(
     if (fitting != null) return Decision(fitting, ratio, recentMs)
     val faster = pool.filter { it.cost.latencyMs < current.cost.latencyMs && budget.fitsMemory(it.cost.peakBytes) }
     return Decision(faster.minByOrNull { it.cost.latencyMs }, ratio, recentMs, fits = false)
+}
+
+/** Whether the median of the last calls is above the budget and its tolerance. */
+internal fun isOver(current: Candidate, serviceMs: List<Double>, budget: Budget, settings: LiveSettings): Boolean {
+    val calls = plausible(serviceMs, current, settings).takeLast(settings.window)
+    return calls.size == settings.window && median(calls) > checkNotNull(budget.latencyMs) * (1 + settings.tolerance)
 }
 
 /** The service times that a call of [current] can have taken: clocks jump, and machines are suspended. */

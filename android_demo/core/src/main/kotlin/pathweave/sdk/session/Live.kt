@@ -20,6 +20,8 @@ import pathweave.sdk.live.NetworkFollower
 import pathweave.sdk.live.NetworkPlans
 import pathweave.sdk.live.PlanPool
 import pathweave.sdk.live.PoolSearch
+import pathweave.sdk.live.SpeedSignals
+import pathweave.sdk.live.SystemSpeed
 import pathweave.sdk.live.nextCap
 import pathweave.sdk.live.poolOf
 import pathweave.sdk.logs.AdaptationLog
@@ -85,7 +87,8 @@ public class Live internal constructor(
         )
 
     /**
-     * Follow [signals] from now on. [goal]: with another latency than the adaptation's. [pressure]: where memory is read.
+     * Follow [signals] from now on. [goal]: with another latency than the adaptation's. [pressure]: where memory is read;
+     * [speed]: where the reasons of a slower device are, which an app gives the means of `PowerManager`.
      *
      * The next open starts with the plan that was taken on purpose.
      *
@@ -100,11 +103,12 @@ public class Live internal constructor(
         drift: DriftSettings = DriftSettings(),
         elastic: ElasticSettings = ElasticSettings(),
         pressure: MemoryPressure = SystemMemory(),
+        speed: SpeedSignals = SystemSpeed(),
     ): Unit = synchronized(change) {
         inUse.running()
         for (signal in signals.distinct()) {
             when (signal) {
-                Signal.LATENCY -> latency.start(goal?.budget, settings)
+                Signal.LATENCY -> latency.start(goal?.budget, settings, speed)
                 Signal.NETWORK -> follow(drift)
                 Signal.MEMORY -> memory.watch(pressure, elastic)
             }
@@ -201,17 +205,17 @@ internal class LiveKeeper(private val state: DeviceState?, private val inUse: Pl
     fun forget(): Unit = synchronized(this) { search = null }
 
     /**
-     * Watch the plan in use with the pool, at another [budget] if there is one.
+     * Watch the plan in use with the pool, at another [budget] if there is one; [speed] explains a slower device.
      *
      * @throws UsageError nothing was adapted, or the plan in use cannot be watched; says why.
      */
-    fun start(budget: Budget?, settings: LiveSettings) {
+    fun start(budget: Budget?, settings: LiveSettings, speed: SpeedSignals) {
         close()
         val pool = pool(budget, inUse.running().plan)
         val search = synchronized(this) { search }?.let { kept ->
             { wanted: Budget, cancelled: () -> Boolean -> kept.search(wanted, settings.searchTimeLimitS, cancelled) }
         }
-        val started = LiveUpdate(inUse, state?.log, pool, settings, search, ::remember)
+        val started = LiveUpdate(inUse, state?.log, pool, settings, search, ::remember, speed)
         synchronized(this) { live = started }
         started.start()
     }

@@ -2,6 +2,7 @@ package pathweave.sdk.live
 
 import java.io.File
 import java.nio.file.Path
+import java.util.concurrent.atomic.AtomicInteger
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertFalse
 import org.junit.jupiter.api.Assertions.assertTrue
@@ -52,8 +53,11 @@ class LiveUpdateTest {
         listOf(candidate(SMALL, 4.0, 0.7), candidate(FULL, 10.0, 0.9)),
     )
 
-    private fun live(pool: PlanPool = this.pool, settings: LiveSettings = this.settings) =
-        LiveUpdate(inUse, AdaptationLog(logFile, bundle.digest, "told"), pool, settings)
+    private fun live(
+        pool: PlanPool = this.pool,
+        settings: LiveSettings = this.settings,
+        signals: SpeedSignals = SpeedSignals { SpeedReading() },
+    ) = LiveUpdate(inUse, AdaptationLog(logFile, bundle.digest, "told"), pool, settings, signals = signals)
 
     private fun until(what: String, holds: () -> Boolean) {
         val endNs = System.nanoTime() + 20_000_000_000
@@ -88,6 +92,25 @@ class LiveUpdateTest {
         assertTrue("\"ahead\":true" in logFile.readLines()[1], logFile.readText())
         inUse.close()
         assertEquals(0, runtime.open.get(), "sessions left open")
+    }
+
+    @Test
+    fun `after throttling it stays down, and the log says why`() {
+        inUse.begin(Plan(subnetOf(FULL)))
+        val readings = AtomicInteger()
+        val hot = SpeedSignals { SpeedReading(heldBack = if (readings.getAndIncrement() > 0) setOf("cpufreq") else setOf()) }
+        live(signals = hot).use { live ->
+            live.start()
+            calls({ if (it == subnetOf(FULL)) 25.0 else 10.0 }, "down") { logFile.exists() && logged("switched") == 1 }
+            until("the full one is kept ready") { live.warmSubnets == setOf(subnetOf(FULL)) }
+            repeat(100) {
+                inUse.running().times!!.record(4.0)
+                Thread.sleep(2)
+            }
+            assertEquals(subnetOf(SMALL), subnet)
+        }
+        assertTrue("\"cause\":\"throttled\"" in logFile.readText(), logFile.readText())
+        inUse.close()
     }
 
     @Test

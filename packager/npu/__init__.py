@@ -1,0 +1,1 @@
+"""A phone's NPU while packaging: its maker's compiler and emulator, on this machine."""
