@@ -11,10 +11,13 @@ import pathweave.sdk.RuntimeFailedError
 import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
 import pathweave.sdk.execution.goldenInputs
+import pathweave.sdk.policies.Adaptations
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.subnetOf
+import pathweave.sdk.supernet.Goal
 import pathweave.sdk.supernet.Home
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.Subnet
 
 /** A bundle that is opened at several homes, by name. */
 class HomesOpeningTest {
@@ -71,5 +74,29 @@ class HomesOpeningTest {
         val log = AdaptiveModel.open(Contract.referenceFolder, Contract.key, stateFolder = folder.toFile(), homes = homes)
             .use { it.log!!.path.readText() }
         assertTrue("\"homes\":[\"cpu-1t\",\"cpu-2t\"],\"homes_left_out\":{}" in log, log)
+    }
+
+    @Test
+    fun `adapting measures both homes and takes a plan that runs`(@TempDir folder: Path) {
+        AdaptiveModel.open(Contract.referenceFolder, Contract.key, stateFolder = folder.toFile(), homes = homes).use { model ->
+            val found = model.adaptBlocking(Adaptations.inputs(), Goal(latencyMs = 1000.0), labels = Adaptations.labels)
+            assertEquals(found.plan, model.plan)
+            val profile = model.profileBlocking()
+            assertEquals(setOf("", "cpu-2t"), profile.edges.keys.map { it.home }.toSet())
+            val sample = Adaptations.inputs().take(listOf(0, 1, 2), model.plan.inputSize)
+            val labels = model.infer(sample).labels
+            model.use(Plan(Subnet(found.plan.subnet.edges.map { it.on("") })))
+            assertEquals(model.infer(sample).labels, labels)
+            model.use(found.plan)
+        }
+    }
+
+    @Test
+    fun `a limit of threads keeps a search at homes that have no more`(@TempDir folder: Path) {
+        AdaptiveModel.open(Contract.referenceFolder, Contract.key, stateFolder = folder.toFile(), homes = homes).use { model ->
+            val goal = Goal(latencyMs = 1000.0, threads = 1)
+            val found = model.adaptBlocking(Adaptations.inputs(), goal, labels = Adaptations.labels)
+            assertEquals(setOf(""), found.pool.flatMap { it.subnet.edges }.map { it.home }.toSet())
+        }
     }
 }
