@@ -482,7 +482,7 @@ def at_homes(edges: tuple[Edge, ...], *homes: str) -> tuple[Edge, ...]:
 
 
 HOMES = ("cpu-1t", "cpu-16t", "cpu-4t-big", "xnnpack-2t", "openvino-1t", "qnn-1t", "nnapi-256t")
-NO_HOMES = ("", "cpu", "cpu-0t", "cpu-02t", "cpu-2", "cpu-257t", "CPU-2t", "npu-1t", "cpu-2t-", "cpu-2t-Big", "cpu-2t\n")
+NO_HOMES = ("", "cpu", "cpu-0t", "cpu-02t", "cpu-257t", "CPU-2t", "npu-1t", "cpu-2t-", "cpu-2t-Big", "cpu-2t\n")
 
 
 def home_vectors() -> dict[str, Any]:

@@ -236,7 +236,7 @@ def test_subnets_as_json_are_the_same_everywhere(reference, case):
 def test_homes_are_read_and_written_the_same_everywhere(case):
     home = Home.parse(case["text"])
     assert {"text": str(home), **msgspec.to_builtins(home)} == case
-    assert PROVIDERS == VECTORS["homes"]["providers"]
+    assert VECTORS["homes"]["providers"] == PROVIDERS
 
 
 @pytest.mark.parametrize("text", VECTORS["homes"]["refused"])
