@@ -38,7 +38,7 @@ class HomesContractTest {
             offsetMs = one["offset_ms"].double,
             entryChangeMs = byEdge(one["entry_change_ms"]),
             homeOffsetMs = one["home_offset_ms"].jsonObject.mapValues { it.value.double },
-            crossingMs = one["crossing_ms"].items.associate { (before, edge, ms) ->
+            crossingMs = one["crossing_ms"].items.map { it.items }.associate { (before, edge, ms) ->
                 (before.text to edgeOf(edge.text)) to ms.double
             },
         )
@@ -79,11 +79,11 @@ class HomesContractTest {
         near(byEdge(expected["factors"]), fit.factors)
         near(byEdge(expected["changes_ms"]), fit.changesMs)
         near(expected["home_offset_ms"].jsonObject.mapValues { it.value.double }, fit.homeOffsetMs)
-        val crossings = expected["crossings"].items
+        val crossings = expected["crossings"].items.map { it.items }
         assertEquals(crossings.map { (before, after) -> before.text to after.text }, fit.crossings.map { it.before to it.after })
         for ((known, found) in crossings.zip(fit.crossings)) {
-            near(known.items[2].double, found.fixedMs)
-            near(known.items[3].double, found.msPerMb)
+            near(known[2].double, found.fixedMs)
+            near(known[3].double, found.msPerMb)
         }
     }
 
