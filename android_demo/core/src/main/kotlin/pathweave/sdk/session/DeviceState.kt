@@ -306,7 +306,8 @@ public fun decodeProfile(data: ByteArray): Profile = decoded("profile", data) { 
         callOverheadMs = root.optional("call_overhead_ms")?.number() ?: 0.0,
         decisionMs = root.optional("decision_ms")?.entries().orEmpty().mapValues { it.value.number() },
         memoryCapBytes = root.nullable("memory_cap_bytes")?.whole(least = 1),
-        entryBytes = edges.associate { (edge, one) -> edge to (one.optional("entry_bytes")?.whole() ?: 0) },
+        entryBytes = edges.associate { (edge, one) -> edge to (one.optional("entry_bytes")?.whole() ?: 0) }
+            .filterValues { it != 0L },
         homeOffsetMs = root.optional("home_offset_ms")?.entries().orEmpty().mapValues { it.value.number() },
         crossings = root.optional("crossings")?.items().orEmpty().map(::crossing),
     )
