@@ -18,6 +18,7 @@ NOT_MIRRORED = {"commands"}  # the command line is Python's alone
 HOMONYMS = {"main", "Tensor", "Choice"}  # of one name in both, and not the same thing
 VECTORS = {  # what Kotlin's tests read of them, and the scripts that write them
     "vectors.json": ("Contract.vectors", ("write_vectors.py", "reference_bundle.py", "packet_cases.py")),
+    "homes.json": ("homes.json", ("write_homes.py",)),
     "placements.json": ("placements.json", ("write_placements.py",)),
     "rollouts.json": ("rollouts.json", ("write_rollouts.py",)),
     "searches.json": ("searches.json", ("write_searches.py", "search_evidence.py")),

@@ -35,6 +35,7 @@ from device_sdk.signing import signatures
 from device_sdk.supernet.blocks import Block, CutPoint, Golden, InputSize, Rendition, TensorSpec
 from device_sdk.supernet.deciders.port import confidence, ease, hard, leaving
 from device_sdk.supernet.deciders.router import meta_features
+from device_sdk.supernet.home import PROVIDERS, Home
 from device_sdk.supernet.paths import (
     WindowSampler,
     architecture_count,
@@ -79,6 +80,7 @@ def main(target: Path) -> None:
         "graph_at_sizes": graph_at_sizes_vectors(),
         "subnets": subnet_vectors(),
         "plans": plan_vectors(),
+        "homes": home_vectors(),
         "deciders": decider_vectors(),
         "packets": packet_vectors(),
         "golden": golden_vectors(),
@@ -321,6 +323,8 @@ def plan_vectors() -> list[dict[str, Any]]:
         Plan(Subnet(whole), hard=Abstain(MaxConfidence(0.5))),
         Plan(Subnet(whole), exits=early, hard=Abstain(Entropy(1.0))),
         Plan(Subnet(whole), split=Split(2, (8, 8), whole[2:], tails), hard=Abstain(Margin(0.5))),
+        Plan(Subnet(at_homes(own, "cpu-2t", "cpu-2t", "", "")), exits=early),
+        Plan(Subnet(at_homes(whole, "", "cpu-4t-big", "", "xnnpack-2t")), hard=Abstain(Margin(0.5))),
     ]
     cases: list[dict[str, Any]] = [{"json": encode_plan(plan).decode(), "kind": plan.kind} for plan in taken]
     unfit = [
@@ -383,6 +387,8 @@ def plan_vectors() -> list[dict[str, Any]]:
         good | {"split": split | {"compress": 1}},
         good | {"split": split | {"codec": "deflate"}},
         good | {"subnet": {"edges": [{"block": "o0", "precision": 4}]}},
+        good | {"subnet": {"edges": [edge | {"home": "cpu_2t"} for edge in good["subnet"]["edges"]]}},
+        good | {"subnet": {"edges": [edge | {"home": "c" * 65} for edge in good["subnet"]["edges"]]}},
     ]
     texts = [encode_plan(plan).decode() for plan in unfit] + [json.dumps(one) for one in changed]
     return cases + [{"json": text} for text in [*texts, "", "[]", "{}", "nothing"]]
@@ -442,6 +448,7 @@ def subnet_vectors() -> list[dict[str, Any]]:
     own = edges("o0@int8", "o1", "o2", "o3")
     taken = [own, edges("m0-2", "s2", "o3"), edges("o0", "o1", "o2", "o3", size=(4, 4))]
     taken.append(edges("o0", "m1-3", "o3", size=(1, 1)))
+    taken.append(at_homes(edges("o0", "o1", "o2", "o3", size=(4, 4)), "", "cpu-2t", "cpu-2t", "qnn-1t"))
     cases = [
         {"json": msgspec.json.encode(Subnet(one)).decode(), "text": str(Subnet(one)), "input_size": one[0].input_size}
         for one in taken
@@ -459,12 +466,29 @@ def subnet_vectors() -> list[dict[str, Any]]:
         edges("o0", "o1") + edges("o2", "o3", size=(4, 4)),
         edges("o0", "o1", size=(4, 4)) + edges("o2", "o3"),
         edges("o0", "o1", size=(4, 4)) + edges("o2", "o3", size=(1, 1)),
+        at_homes(edges("o0", "o1", "o2"), "cpu-2t", "", ""),
     ]
     texts = ["{}", "[]", "nothing", '{"edges": {}}', '{"edges": []}', '{"edges": [{"rendition": "fp32"}]}']
     texts.append('{"edges": [{"block": "o0", "input_size": "4x4"}]}')
     texts.append('{"edges": [{"block": "o0", "input_size": null}]}')
     texts.append('{"edges": [{"block": "o0", "input_size": [4.0, 4]}]}')
+    texts += [f'{{"edges": [{{"block": "o0", "home": {home}}}]}}' for home in ("null", "2", '"CPU-2t"', '"cpu 2t"')]
     return cases + [{"json": one} for one in [*(msgspec.json.encode(Subnet(two)).decode() for two in refused), *texts]]
+
+
+def at_homes(edges: tuple[Edge, ...], *homes: str) -> tuple[Edge, ...]:
+    """``edges`` at these homes, one each."""
+    return tuple(edge.on(home) for edge, home in zip(edges, homes, strict=True))
+
+
+HOMES = ("cpu-1t", "cpu-16t", "cpu-4t-big", "xnnpack-2t", "openvino-1t", "qnn-1t", "nnapi-256t")
+NO_HOMES = ("", "cpu", "cpu-0t", "cpu-02t", "cpu-257t", "CPU-2t", "npu-1t", "cpu-2t-", "cpu-2t-Big", "cpu-2t\n")
+
+
+def home_vectors() -> dict[str, Any]:
+    """Texts of homes with what they say, texts that are none, and the providers that have a short name."""
+    read = [{"text": text, **msgspec.to_builtins(Home.parse(text))} for text in HOMES]
+    return {"read": read, "refused": list(NO_HOMES), "providers": PROVIDERS}
 
 
 def golden_vectors() -> list[dict[str, Any]]:

@@ -36,6 +36,7 @@ from device_sdk.random_source import SplitMix64, uniform_floats
 from device_sdk.signing import signatures
 from device_sdk.supernet.blocks import Block, CutPoint, Golden, InputSize, Rendition, TensorSpec
 from device_sdk.supernet.deciders.port import confidence, hard, leaving
+from device_sdk.supernet.home import PROVIDERS, Home
 from device_sdk.supernet.paths import (
     WindowSampler,
     architecture_count,
@@ -229,6 +230,19 @@ def test_subnets_as_json_are_the_same_everywhere(reference, case):
     assert (str(subnet), list(subnet.input_size)) == (case["text"], case["input_size"])
     assert subnet == subnet_of(case["text"])
     assert msgspec.json.encode(subnet).decode() == case["json"]
+
+
+@pytest.mark.parametrize("case", VECTORS["homes"]["read"], ids=lambda case: case["text"])
+def test_homes_are_read_and_written_the_same_everywhere(case):
+    home = Home.parse(case["text"])
+    assert {"text": str(home), **msgspec.to_builtins(home)} == case
+    assert VECTORS["homes"]["providers"] == PROVIDERS
+
+
+@pytest.mark.parametrize("text", VECTORS["homes"]["refused"])
+def test_what_is_no_home_is_refused_everywhere(text):
+    with pytest.raises(UsageError):
+        Home.parse(text)
 
 
 def test_golden_inputs_and_samples_are_the_same_everywhere():

@@ -9,6 +9,7 @@ import pathweave.sdk.bundles.Trust
 import pathweave.sdk.data.Image
 import pathweave.sdk.data.Inputs
 import pathweave.sdk.execution.Active
+import pathweave.sdk.execution.HomeReport
 import pathweave.sdk.execution.Outcome
 import pathweave.sdk.execution.PlanInUse
 import pathweave.sdk.execution.Workspace
@@ -29,6 +30,7 @@ import pathweave.sdk.profiling.profile
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.runtimes.Runtime
 import pathweave.sdk.session.Answer
+import pathweave.sdk.session.CheckedHomes
 import pathweave.sdk.session.DeviceState
 import pathweave.sdk.session.ElasticMemory
 import pathweave.sdk.session.Exits
@@ -41,11 +43,14 @@ import pathweave.sdk.session.Running
 import pathweave.sdk.session.SUBNET
 import pathweave.sdk.session.SampleChecker
 import pathweave.sdk.session.TimedAnswers
+import pathweave.sdk.session.checkHomes
 import pathweave.sdk.session.loadExits
 import pathweave.sdk.session.sources
 import pathweave.sdk.supernet.Goal
+import pathweave.sdk.supernet.Home
 import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Kind
+import pathweave.sdk.supernet.PROVIDERS
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.Power
 import pathweave.sdk.supernet.Uplink
@@ -68,6 +73,8 @@ public class AdaptiveModel private constructor(
     private val state: DeviceState? = null,
     private val lease: Closeable = Closeable {},
     origin: Origin? = null,
+    /** Of the homes with a provider of their own, which were checked: what runs there, and what does not. */
+    public val homeReports: List<HomeReport> = emptyList(),
 ) : Closeable {
     private val runtime = workspace.runtime
     private val samples = SampleChecker(workspace.bundle)
@@ -168,8 +175,7 @@ public class AdaptiveModel private constructor(
         val capBytes = memoryCapBytes
         val known = profile?.takeIf { it.validFor(bundle, runtime, now, capBytes) } ?: state?.loadProfile(now, capBytes)
         known?.takeIf { !again } ?: run {
-            inUse.lendWorkspace()
-            profile(bundle, runtime, clock = clock, memoryCapBytes = capBytes, onProgress = onProgress)
+            profile(inUse.lendWorkspace(), clock = clock, onProgress = onProgress)
         }.also {
             profile = it
             state?.saveProfile(it)
@@ -320,52 +326,74 @@ public class AdaptiveModel private constructor(
          * if not in the folder itself. [stateFolder]: where profiles, the plan in use, the pool and the adaptation log
          * are kept, in the same files as Python's; with it the model starts with the plan that it used last. [exits]:
          * leaves out the others, whose blobs need not be here, unless it was decided since which are kept.
-         * [memoryCapBytes]: as the property.
+         * [memoryCapBytes]: as the property. [homes]: instead of [runtime], where blocks may run ([pathweave.sdk.session.allHomes] has those of
+         * this device): the first runs the full model, and what a plan names no home for. Each other one with a provider of
+         * its own is checked once; one that fails is left out, with a warning and the reason in the log.
          *
          * @throws BundleError the bundle cannot be used (a kind of it says why).
-         * @throws RuntimeFailedError the runtime refused a block.
+         * @throws RuntimeFailedError the runtime refused a block, or has no such home.
+         * @throws UsageError both a runtime and homes are given.
          */
         public fun open(
             folder: File,
             trust: Trust? = null,
-            runtime: Runtime = OnnxRuntime(),
+            runtime: Runtime? = null,
             blobs: File = File(folder, BLOBS),
             selfTested: (digest: String) -> Boolean = { false },
             clock: Clock = System::nanoTime,
             stateFolder: File? = null,
             exits: Collection<String>? = null,
             memoryCapBytes: Long? = null,
+            homes: List<Home>? = null,
         ): AdaptiveModel {
-            val bare = Bundle.open(folder, trust, blobs, exits = emptyList())
+            val wanted = homes ?: listOf(Home())
+            val bare = Bundle.open(folder, trust, blobs, exits = emptyList(), providersOf(wanted))
             val kept = stateFolder?.let { loadExits(it, bare.manifest.name, bare.digest) }
-            val bundle = bare.withExits(kept ?: exits ?: bare.offered.exits.map { it.id })
-            val state = stateFolder?.let { DeviceState(it, bundle, runtime) }
+            val held = bare.withExits(kept ?: exits ?: bare.offered.exits.map { it.id })
+            val checked = checkedHomes(held, runtime, homes, stateFolder)
+            val bundle = held.runnableOn(providersOf(wanted.filter { "$it" !in checked.leftOut }))
+            val state = stateFolder?.let { DeviceState(it, bundle, checked.runtime) }
             state?.removeTemporaries()
             if (!selfTested(bundle.digest) && state?.selfTestPassed != true) {
-                runSelfTest(bundle, runtime)
+                runSelfTest(bundle.runnableOn(providersOf(wanted.take(1))), checked.runtime)
                 state?.rememberSelfTest()
             }
-            val workspace = Workspace(bundle, runtime, memoryCapBytes)
-            return AdaptiveModel(workspace, clock, state).also { state?.logOpened(it.plan) }
+            val workspace = Workspace(bundle, checked.runtime, memoryCapBytes, homes = checked.open)
+            return AdaptiveModel(workspace, clock, state, homeReports = checked.reports)
+                .also { state?.logOpened(it.plan, checked) }
         }
 
         /**
          * A model of what [openAt] or [openStored] opened, which passed its self-test; closing it closes [opened].
          *
          * [stateFolder]: where profiles, the plan, the pool and the adaptation log are kept, if anywhere.
-         * [memoryCapBytes]: as the property.
+         * [memoryCapBytes]: as the property. [homes]: as there; renditions for the processor run at them.
+         *
+         * @throws RuntimeFailedError there is no such home.
+         * @throws UsageError both a runtime and homes are given.
          */
         public fun open(
             opened: OpenedBundle,
-            runtime: Runtime = OnnxRuntime(),
+            runtime: Runtime? = null,
             clock: Clock = System::nanoTime,
             stateFolder: File? = null,
             memoryCapBytes: Long? = null,
+            homes: List<Home>? = null,
         ): AdaptiveModel {
-            val state = stateFolder?.let { DeviceState(it, opened.bundle, runtime) }
+            val checked = checkedHomes(opened.bundle, runtime, homes, stateFolder ?: opened.stateFolder)
+            val state = stateFolder?.let { DeviceState(it, opened.bundle, checked.runtime) }
             state?.removeTemporaries()
-            val workspace = Workspace(opened.bundle, runtime, memoryCapBytes)
-            return AdaptiveModel(workspace, clock, state, opened, opened.origin).also { state?.logOpened(it.plan) }
+            val workspace = Workspace(opened.bundle, checked.runtime, memoryCapBytes, homes = checked.open)
+            return AdaptiveModel(workspace, clock, state, opened, opened.origin, checked.reports)
+                .also { state?.logOpened(it.plan, checked) }
+        }
+
+        private fun providersOf(homes: List<Home>) = homes.map { PROVIDERS[it.provider] ?: it.provider }.distinct()
+
+        private fun checkedHomes(bundle: Bundle, runtime: Runtime?, homes: List<Home>?, stateFolder: File?): CheckedHomes {
+            if (homes == null) return CheckedHomes(runtime ?: OnnxRuntime())
+            if (runtime != null) throw UsageError("both a runtime and homes are given", "give one of them")
+            return checkHomes(bundle, homes, stateFolder)
         }
     }
 }

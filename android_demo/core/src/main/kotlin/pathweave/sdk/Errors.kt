@@ -52,7 +52,8 @@ public open class ExpiredError(message: String, hint: String? = null) : BundleEr
 public class ClockError(message: String, hint: String? = null) : ExpiredError(message, hint)
 
 /** The inference runtime refused a model or a run. */
-public class RuntimeFailedError(message: String, cause: Throwable? = null) : PathweaveError(message, null, cause)
+public class RuntimeFailedError(message: String, cause: Throwable? = null, hint: String? = null) :
+    PathweaveError(message, hint, cause)
 
 /** A sample has the wrong shape, type or values. */
 public class InputError(message: String, hint: String? = null) : PathweaveError(message, hint)

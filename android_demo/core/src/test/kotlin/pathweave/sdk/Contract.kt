@@ -45,12 +45,15 @@ val JsonElement.bytes: ByteArray get() = text.chunked(2).map { it.toInt(16).toBy
 /** The bits of float32 values. */
 val JsonElement.floats: List<Float> get() = items.map { Float.fromBits(it.text.toUInt(16).toInt()) }
 
-/** A subnet as text: ids with spaces between them, `@rendition` where it is not fp32, `4x6: ` ahead for a size. */
+/** A subnet as text: ids, `@rendition` where it is not fp32, `~home` where it names one, `4x6: ` ahead for a size. */
 fun subnetOf(text: String): Subnet {
     val size = text.substringBefore(": ", "").takeIf { it.isNotEmpty() }?.split("x")?.map { it.toInt() }
     val words = text.substringAfter(": ").split(" ")
-    return Subnet(words.map { word -> Edge(word.substringBefore('@'), word.substringAfter('@', FP32)) })
-        .at(size?.let { (height, width) -> ImageSize(height, width) })
+    val edges = words.map { word ->
+        val name = word.substringBefore('~')
+        Edge(name.substringBefore('@'), name.substringAfter('@', FP32), home = word.substringAfter('~', ""))
+    }
+    return Subnet(edges).at(size?.let { (height, width) -> ImageSize(height, width) })
 }
 
 val JsonElement.size: ImageSize get() = items.let { (height, width) -> ImageSize(height.int, width.int) }

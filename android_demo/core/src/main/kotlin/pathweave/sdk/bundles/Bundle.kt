@@ -17,6 +17,7 @@ import java.nio.file.StandardOpenOption.READ
 import java.security.MessageDigest
 import pathweave.sdk.BlobError
 import pathweave.sdk.BundleError
+import pathweave.sdk.CompositionError
 import pathweave.sdk.ManifestError
 import pathweave.sdk.SignatureError
 import pathweave.sdk.UsageError
@@ -24,8 +25,10 @@ import pathweave.sdk.files.digestOf
 import pathweave.sdk.files.hex
 import pathweave.sdk.files.reason
 import pathweave.sdk.files.sha256
+import pathweave.sdk.supernet.CPU
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.ExitChoice
+import pathweave.sdk.supernet.PROVIDERS
 import pathweave.sdk.supernet.Rendition
 import pathweave.sdk.supernet.Supernet
 
@@ -77,9 +80,20 @@ public class Bundle private constructor(
      * edges it is the branch alone, for all input sizes of the bundle. [anySize]: the blocks too are one model for all
      * input sizes.
      *
+     * Blocks at several homes become one stretch with a part for each run of equal home; the branch belongs to the last.
+     *
      * @throws BlobError a blob does not verify.
+     * @throws CompositionError blocks of one home are for different providers.
      */
     public fun stretch(edges: List<Edge>, exit: ExitChoice? = null, anySize: Boolean = false): Stretch {
+        val runs = runsOfEqualHome(edges)
+        if (runs.size < 2) return ofOneHome(edges, exit, anySize)
+        val parts = runs.dropLast(1).map { ofOneHome(it, null, anySize) } + ofOneHome(runs.last(), exit, anySize)
+        val (first, last) = parts.first() to parts.last()
+        return Stretch(emptyList(), first.inputs, last.outputs, last.irVersion, last.opset, last.freeAxes, parts = parts)
+    }
+
+    private fun ofOneHome(edges: List<Edge>, exit: ExitChoice?, anySize: Boolean): Stretch {
         val renditions = edges.map(supernet::rendition) + listOfNotNull(exit?.let(supernet::exitRendition))
         val branch = exit?.let { supernet.exit(it.exit) }
         val start = edges.firstOrNull()?.let { supernet.ends(it).first }
@@ -94,9 +108,11 @@ public class Bundle private constructor(
             inputs = start.tensors,
             outputs = atEnd + listOfNotNull(branch?.let(supernet::exitTensor)),
             irVersion = manifest.onnx.irVersion,
-            opset = manifest.onnx.opset,
+            opset = maxOf(manifest.onnx.opset, renditions.maxOf { it.opset ?: 0L }),
             freeAxes = if (anySize || edges.isEmpty()) supernet.freeAxes else emptyMap(),
             owners = owners.values.toList(),
+            home = edges.firstOrNull()?.home.orEmpty(),
+            providers = commonProviders(renditions),
         )
     }
 
@@ -120,6 +136,12 @@ public class Bundle private constructor(
     public fun withExits(exits: Collection<String>): Bundle =
         Bundle(folder, blobs, offered.partWithExits(exits), digest, signed, offered).also { it.checkBlobsPresent() }
 
+    /** The same bundle without the renditions that ONNX Runtime runs on none of [providers]. */
+    internal fun runnableOn(providers: Collection<String>): Bundle {
+        fun part(of: Manifest) = of.runnablePart { it.runsOn(providers) }
+        return Bundle(folder, blobs, part(manifest), digest, signed, part(offered))
+    }
+
     private fun checkBlobsPresent() {
         for ((name, size) in sizes) {
             val file = File(blobs, name)
@@ -136,7 +158,7 @@ public class Bundle private constructor(
          * there is none, manifest.sig. [blobs]: where the blobs lie, if not in the folder itself. [exits]: leaves out
          * the others; their blobs need not be here.
          *
-         * Renditions that ONNX Runtime does not run on a processor are left out, with their edges and blobs.
+         * Renditions that ONNX Runtime does not run on one of [providers] are left out, with their edges and blobs.
          *
          * 1. read the manifest's bytes; 2. check the signature over them; 3. parse and check the schema and the graph;
          * 4. check that every blob is there with the stated size (digests are checked whenever a blob is read).
@@ -149,18 +171,33 @@ public class Bundle private constructor(
             trust: Trust? = null,
             blobs: File = File(folder, BLOBS),
             exits: Collection<String>? = null,
+            providers: Collection<String> = listOf(PROVIDERS.getValue(CPU)),
         ): Bundle {
             val data = readManifest(folder)
             val signature = readSignature(folder)
             val release = trust?.verify(SignedParts("$folder", data, signature, readRelease(folder)))
             val read = decodeManifest(data)
             release?.requireSameName(read.name, read.version)
-            val offered = read.runnablePart(Rendition::runsHere)
+            val offered = read.runnablePart { it.runsOn(providers) }
             val held = if (exits == null) offered else offered.partWithExits(exits)
             val bundle = Bundle(folder, blobs, held, sha256(data), signature != null, offered)
             bundle.checkBlobsPresent()
             return bundle
         }
+    }
+}
+
+/** The providers that all [renditions] are for; empty for any. */
+private fun commonProviders(renditions: List<Rendition>): List<String> {
+    val sets = renditions.map { it.providers }.filter { it.isNotEmpty() }
+    val common = sets.reduceOrNull { both, next -> both.filter { it in next } } ?: return emptyList()
+    return common.ifEmpty { throw CompositionError("no provider runs all blocks that run as one model here") }
+}
+
+/** [edges] cut wherever the home changes. */
+internal fun runsOfEqualHome(edges: List<Edge>): List<List<Edge>> = buildList<MutableList<Edge>> {
+    for (edge in edges) {
+        if (lastOrNull()?.last()?.home == edge.home) last() += edge else add(mutableListOf(edge))
     }
 }
 

@@ -42,7 +42,10 @@ private const val MODEL_MAX_BYTES = 2_000_000_000L // protobuf's own limit is 2 
  * Consecutive blocks that run as one model: their fragments, what goes in and what comes out.
  *
  * [freeAxes]: by tensor, the axes (0 is the batch) whose extents the composed model leaves open, so that one session
- * runs at several input sizes. [owners]: the block or exit of each fragment, for errors; empty where unknown.
+ * runs at several input sizes. [owners]: the block or exit of each fragment, for errors; empty where unknown. [home]:
+ * where it runs; empty for the first home that may run it. [providers]: those that its renditions are for; empty for
+ * all. [parts]: of blocks at several homes, the stretches of equal home in order; all else but inputs and outputs is
+ * theirs.
  */
 public class Stretch(
     public val fragments: List<BlobBytes>,
@@ -52,13 +55,16 @@ public class Stretch(
     public val opset: Long,
     public val freeAxes: Map<String, Set<Int>> = emptyMap(),
     public val owners: List<String> = emptyList(),
+    public val home: String = "",
+    public val providers: List<String> = emptyList(),
+    public val parts: List<Stretch> = emptyList(),
 )
 
 /**
  * The serialized ONNX model of [stretch], its batch axis symbolic.
  *
- * @throws CompositionError a fragment is not one or holds what it may not hold (Fragment.kt, Sizes.kt), or two define
- *   the same name.
+ * @throws CompositionError a fragment is not one or holds what it may not hold (Fragment.kt, Sizes.kt), two define
+ *   the same name, or the blocks are at several homes.
  */
 public fun compose(stretch: Stretch): ByteArray {
     val parts = composedParts(stretch)
@@ -69,6 +75,9 @@ public fun compose(stretch: Stretch): ByteArray {
 
 /** [compose] without a copy: the model is these parts, one behind the other. */
 internal fun composedParts(stretch: Stretch): List<ByteBuffer> {
+    if (stretch.parts.isNotEmpty()) {
+        throw CompositionError("blocks at several homes are separate models and cannot be composed")
+    }
     val graphs = readFragments(stretch)
     refuseDuplicates(graphs)
     checkSizes(graphs, stretch.inputs, stretch.outputs, stretch.owners)

@@ -313,7 +313,6 @@ private fun exit(place: JsonPlace): Exit {
 }
 
 private fun rendition(place: JsonPlace): Rendition {
-    place.nullable("opset")?.whole()
     place.nullable("entry_point")?.text()?.also(::checkText)
     return Rendition(
         name = place["name"].text(),
@@ -326,6 +325,7 @@ private fun rendition(place: JsonPlace): Rendition {
         anySize = place.optional("any_size")?.flag() ?: false,
         error = place.nullable("error")?.number(),
         loadedBytes = place.nullable("loaded_bytes")?.whole(0, MOST_LOADED_BYTES),
+        opset = place.nullable("opset")?.whole(),
     )
 }
 

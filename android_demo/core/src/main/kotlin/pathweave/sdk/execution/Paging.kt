@@ -89,10 +89,10 @@ internal class PagedEdges(bundle: Bundle, private val runtime: Runtime, capBytes
         checkCap(eachEdge(bundle).flatMap { pieces(bundle, it, batch) }, capBytes)
     }
 
-    /** What runs [edge]. Nothing is loaded before it does. */
+    /** What runs [edge], at the first home. Nothing is loaded before it does. */
     fun load(edge: Edge): LoadedStretch {
         val open = pager?.takeUnless { it.isClosed } ?: Pager(runtime, pages, cap).also { pager = it }
-        return PagedStretch(open, listOf(numbers.getValue(edge.at(null))))
+        return PagedStretch(open, listOf(numbers.getValue(edge.at(null).on(""))))
     }
 }
 

@@ -106,7 +106,7 @@ internal fun rememberTested(file: File, bundle: Bundle) {
     writeAtomically(file, "$record\n".toByteArray())
 }
 
-private fun deviceIdentity(): String = listOf("os.name", "os.version", "os.arch")
+internal fun deviceIdentity(): String = listOf("os.name", "os.version", "os.arch")
     .joinToString(" ") { System.getProperty(it).orEmpty() }
 
 /**
@@ -169,10 +169,8 @@ public class SelfTestAbortedError internal constructor(message: String) :
 public data class SelfTestLimits(public val stepS: Double = 20.0, public val totalS: Double = 300.0)
 
 /**
- * [runSelfTest] in a thread of its own, so that waiting for it can end.
- *
- * A thread inside ONNX Runtime cannot be stopped: one that is given up runs on until the process ends. The attempt
- * counts, so it happens at most [STRIKES] times.
+ * [runSelfTest] in a thread of its own, so that waiting for it can end. The attempt counts, so it happens at most
+ * [STRIKES] times.
  *
  * @throws SelfTestAbortedError it did not go on in time, or took more memory than there is.
  */
@@ -181,15 +179,19 @@ internal fun runGuardedSelfTest(
     runtime: Runtime,
     limits: SelfTestLimits = SelfTestLimits(),
     test: (Bundle, Runtime, (Int, Int) -> Unit) -> Unit = ::runSelfTest,
-) {
-    val steps = ArrayBlockingQueue<Result<Boolean>>(1) // true: it ended; false: one step is done
-    thread(isDaemon = true, name = "self-test") {
-        val result = runCatching {
-            test(bundle, runtime) { _, _ -> steps.put(Result.success(false)) }
-            true
-        }
-        steps.put(result)
-    }
+): Unit = guarded("self-test", limits) { step -> test(bundle, runtime) { _, _ -> step() } }
+
+/**
+ * [work] in a thread of its own, which calls `step` after each step.
+ *
+ * A thread inside ONNX Runtime cannot be stopped: one that is given up runs on until the process ends. A crash of native
+ * code ends the process.
+ *
+ * @throws SelfTestAbortedError it did not go on in time, or took more memory than there is.
+ */
+internal fun <T : Any> guarded(name: String, limits: SelfTestLimits, work: (step: () -> Unit) -> T): T {
+    val steps = ArrayBlockingQueue<Result<T?>>(1) // null: one step is done
+    thread(isDaemon = true, name = name) { steps.put(runCatching { work { steps.put(Result.success(null)) } }) }
     val endsAtNs = System.nanoTime() + (limits.totalS * 1e9).toLong()
     while (true) {
         val leftS = minOf(limits.stepS, (endsAtNs - System.nanoTime()) / 1e9)
@@ -202,7 +204,7 @@ internal fun runGuardedSelfTest(
         step.exceptionOrNull()?.let { error ->
             throw if (error is OutOfMemoryError) aborted("it needs more memory than there is") else error
         }
-        if (step.getOrThrow()) return
+        step.getOrThrow()?.let { return it }
     }
 }
 
@@ -255,10 +257,7 @@ internal class GoldenCase(val name: String, val stretch: () -> Stretch, val star
 /** Everything that has golden outputs: every rendition of every block and exit, and the original path at each size. */
 internal fun goldenCases(bundle: Bundle): List<GoldenCase> {
     val supernet = bundle.supernet
-    val edges = supernet.edges.filter { it.inputSize == null }.map { edge ->
-        val start = supernet.cutPoints[supernet.block(edge.block).start]
-        GoldenCase("block $edge", { bundle.stretch(listOf(edge)) }, start, supernet.rendition(edge).golden)
-    }
+    val edges = blockCases(bundle)
     val original = GoldenCase(
         "the original path",
         { bundle.stretch(supernet.original.edges) },
@@ -271,6 +270,15 @@ internal fun goldenCases(bundle: Bundle): List<GoldenCase> {
         GoldenCase("the original path at ${one.size}", { bundle.stretch(path) }, start, one.golden)
     }
     return edges + exitCases(bundle, bundle.exits) + original + originals
+}
+
+/** Every rendition of every block. */
+internal fun blockCases(bundle: Bundle): List<GoldenCase> {
+    val supernet = bundle.supernet
+    return supernet.edges.filter { it.inputSize == null }.map { edge ->
+        val start = supernet.cutPoints[supernet.block(edge.block).start]
+        GoldenCase("block $edge", { bundle.stretch(listOf(edge)) }, start, supernet.rendition(edge).golden)
+    }
 }
 
 private fun exitCases(bundle: Bundle, exits: Collection<String>): List<GoldenCase> {
@@ -287,9 +295,11 @@ private fun exitCases(bundle: Bundle, exits: Collection<String>): List<GoldenCas
 
 /** What [case] answers to its golden input. */
 internal fun runGolden(bundle: Bundle, runtime: Runtime, case: GoldenCase): List<Tensor> =
-    runtime.load(case.stretch()).use { loaded ->
-        loaded.run(goldenInputs(case.start, bundle.manifest.selfTest.seed, bundle.manifest.selfTest.batch))
-    }
+    runtime.load(case.stretch()).use { loaded -> loaded.run(inputsOf(bundle, case)) }
+
+/** The golden input of [case]. */
+internal fun inputsOf(bundle: Bundle, case: GoldenCase): List<Tensor> =
+    goldenInputs(case.start, bundle.manifest.selfTest.seed, bundle.manifest.selfTest.batch)
 
 /**
  * Run every block and every exit alone, and the original path whole at each input size, on the golden inputs.

@@ -18,13 +18,14 @@ import pathweave.sdk.supernet.Supernet
  * One bundle, one runtime, and the bytes that all that is loaded may take beyond the bare runtime; null for no limit.
  *
  * What needs more than the cap runs in pages. [prior]: of classes, applied to all logits of what is loaded here but plans,
- * which have their own.
+ * which have their own. [homes]: that are open here.
  */
 internal data class Workspace(
     val bundle: Bundle,
     val runtime: Runtime,
     val memoryCapBytes: Long? = null,
     val prior: Prior? = null,
+    val homes: OpenHomes = ONE_HOME,
 ) {
     /** [plan], ready to run; [cap]: the model's, which its plans share. Throws as [LoadedPlan]. */
     fun loadPlan(plan: Plan, cap: MemoryCap? = null): LoadedPlan = LoadedPlan(this, plan, cap)

@@ -15,6 +15,8 @@ import pathweave.sdk.data.searchPositions
 import pathweave.sdk.execution.Workspace
 import pathweave.sdk.policies.AdaptationSettings
 import pathweave.sdk.policies.Found
+import pathweave.sdk.policies.atBestHomes
+import pathweave.sdk.policies.atNamedHomes
 import pathweave.sdk.policies.makeEvaluator
 import pathweave.sdk.policies.withPrior
 import pathweave.sdk.search.BY_EDGES
@@ -43,16 +45,18 @@ private val SILENT = SearchProgress { _, _, _ -> }
 /**
  * Searches on the samples on which an adaptation with the same [settings] searches.
  *
- * [inputs] and [labels] [count] are the device's own, [prior] is that of the adaptation. Latencies are those of [costs].
+ * [inputs] and [labels] [count] are the device's own, [prior] is that of the adaptation. Latencies are those of [named],
+ * and what is found names the home of each edge.
  */
 internal class PoolSearch(
     private val workspace: Workspace,
-    private val costs: CostModel,
+    private val named: CostModel,
     private val inputs: Inputs,
     private val labels: IntArray,
     private val settings: AdaptationSettings,
     private val prior: Prior? = null,
 ) {
+    private val costs = atBestHomes(workspace, named)
     private val positions = searchPositions(labels, settings.holdoutShare, settings.seed).first
 
     /**
@@ -77,7 +81,7 @@ internal class PoolSearch(
                     progress.report(number, rungs.size, "the memory limit leaves nothing at ${digits(rungMs)} ms")
                 }
             }
-            withExpectations(found, evaluator)
+            atNamedHomes(withExpectations(found, evaluator), costs, named)
         }
     }
 
@@ -87,7 +91,7 @@ internal class PoolSearch(
      * @throws InfeasibleBudgetError no subnet fits.
      */
     fun search(budget: Budget, timeLimitS: Double, cancelled: () -> Boolean): List<Candidate> =
-        evaluator().use { search(budget, it, timeLimitS, cancelled) }
+        evaluator().use { atNamedHomes(search(budget, it, timeLimitS, cancelled), costs, named) }
 
     private fun search(
         budget: Budget,

@@ -79,11 +79,18 @@ internal fun event(name: String, vararg fields: Pair<String, JsonElement>) =
     jsonOf("event" to JsonPrimitive(name), *fields)
 
 /** A bundle was opened; [subnet] is its initial subnet. */
-internal fun opened(subnet: Subnet, restored: Boolean): JsonObject = event(
+internal fun opened(
+    subnet: Subnet,
+    restored: Boolean,
+    homes: List<String> = emptyList(),
+    leftOut: Map<String, String> = emptyMap(),
+): JsonObject = event(
     "opened",
     "subnet" to JsonPrimitive(subnet.toString()),
     "restored" to JsonPrimitive(restored),
     "plans_for" to JsonArray(emptyList()),
+    "homes" to JsonArray(homes.map(::JsonPrimitive)),
+    "homes_left_out" to JsonObject(leftOut.mapValues { JsonPrimitive(it.value) }),
 )
 
 /** A bundle came from a server, or is the last good one, with the reason. */

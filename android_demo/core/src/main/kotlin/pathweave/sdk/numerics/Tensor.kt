@@ -101,6 +101,13 @@ public class Tensor internal constructor(
             return of(all, listOf(parts.sumOf { it.batch }) + parts[0].shape.drop(1))
         }
 
+        /** The samples of [parts], all of one type and shape, one after the other. */
+        internal fun stacked(parts: List<Tensor>): Tensor {
+            val all = allocate(parts.sumOf { it.size } * parts[0].dtype.bytes)
+            parts.forEach { all.put(it.view()) }
+            return Tensor(parts[0].dtype, listOf(parts.sumOf { it.batch }) + parts[0].shape.drop(1), all.also(::rewind))
+        }
+
         /** Values in float32 converted to [dtype], integers rounded down. */
         internal fun converted(dtype: DType, shape: List<Int>, values: FloatArray): Tensor {
             val buffer = allocate(values.size * dtype.bytes)

@@ -149,6 +149,7 @@ private class Choosing(
     private val startedNs = System.nanoTime()
     private val supernet = workspace.bundle.supernet
     private val costs = profile.costModel()
+    private val searching = atBestHomes(workspace, costs, wish.goal.threads) // edges name no home
     private val inputs = wish.inputs
     private val notes = mutableListOf<String>()
     private val searches = Kind.SUBNETS in wish.kinds
@@ -164,7 +165,7 @@ private class Choosing(
 
     fun choose(): Found {
         if (searches) {
-            val budget = withinCap(supernet, costs, goal.budget, workspace.memoryCapBytes)
+            val budget = withinCap(supernet, searching, goal.budget, workspace.memoryCapBytes)
             confirmation = confirmation(budget)
             goal = goal.copy(memoryMb = budget.memoryMb)
             try {
@@ -234,7 +235,7 @@ private class Choosing(
     )
 
     /** The mix of classes, and the pool of subnets on the samples that choose. */
-    private fun searchSubnets() = makeEvaluator(workspace, costs, settings, inputs, labels, split.first).use { evaluator ->
+    private fun searchSubnets() = makeEvaluator(workspace, searching, settings, inputs, labels, split.first).use { evaluator ->
         if (settings.usePrior && wish.labels != null) {
             prior = evaluator.fullModelLogits().let { (logits, known) -> findPrior(logits, known) }
             evaluator.release() // rungs are loaded next, alone under the cap
@@ -242,7 +243,7 @@ private class Choosing(
         evaluator.usePrior(prior)
         val problem = SearchProblem(
             supernet,
-            costs,
+            searching,
             confirmation.budget,
             evaluator,
             SplitMix64(settings.seed),
@@ -253,7 +254,7 @@ private class Choosing(
             cancelled = settings.cancelled,
         )
         val limited = goal.limitsLatency || goal.isBudget
-        val found = search(if (limited) problem else belowFastestRung(problem), aims = limited)
+        val found = atNamedHomes(search(if (limited) problem else belowFastestRung(problem), aims = limited), searching, costs)
         searched = withPrior(found.copy(pool = found.pool.filter { inputs.has(it.subnet.inputSize) }), prior)
     }
 
@@ -261,7 +262,7 @@ private class Choosing(
     private fun belowFastestRung(problem: SearchProblem): SearchProblem {
         val climbed = climb(problem)
         val enough = climbed.known.filter { it.accuracy >= (goal.accuracy ?: 1.0) }.map { it.cost.latencyMs }
-        return climbed.with(problem.budget.copy(latencyMs = enough.minOrNull() ?: costs.latencyMs(supernet.original)))
+        return climbed.with(problem.budget.copy(latencyMs = enough.minOrNull() ?: searching.latencyMs(supernet.original)))
     }
 
     /**
@@ -270,20 +271,22 @@ private class Choosing(
      */
     private fun search(problem: SearchProblem, aims: Boolean): SearchResult {
         fun found(budget: Budget) = findSubnets(makeStrategy(settings.strategy), problem.with(budget = budget))
-        val near = rungsNear(supernet, costs, problem.budget)
-        val aimed = if (aims) confirmation.aim(near, largestFirst(supernet, near)) else problem.budget
+        val near = rungsNear(supernet, searching, problem.budget)
+        fun aimed() = confirmation.aim(near.map(searching::housed), largestFirst(supernet, near).map(searching::housed))
+        val aimed = if (aims) aimed() else problem.budget
         return try {
             found(aimed)
         } catch (error: InfeasibleBudgetError) {
-            val fastest = fastestWithin(supernet, costs, aimed.memoryMb) ?: throw error
-            confirmation.requireChance(fastest, costs.peakBytes(fastest))
-            found(aimed.copy(latencyMs = costs.latencyMs(fastest) * EQUAL_LATENCY))
+            val fastest = fastestWithin(supernet, searching, aimed.memoryMb) ?: throw error
+            confirmation.requireChance(searching.housed(fastest), searching.peakBytes(fastest))
+            found(aimed.copy(latencyMs = searching.latencyMs(fastest) * EQUAL_LATENCY))
         }
     }
 
     /** The most accurate subnet of the search that keeps the budget when it is measured. */
     private fun confirmed(): Found {
-        val one = confirmation.best(checkNotNull(searched).pool)
+        val best = confirmation.best(checkNotNull(searched).pool)
+        val one = confirmation.fastest(best, atEachHome(workspace, costs, best.candidate, goal.threads))
         val chosen = one.candidate
         report(AdaptationStage.JUDGE, 0.0)
         val (own, full) = judged(listOf(chosen.subnet, supernet.original))

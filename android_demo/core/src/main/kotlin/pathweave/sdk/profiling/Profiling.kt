@@ -28,6 +28,7 @@ import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.kCheapest
+import pathweave.sdk.supernet.nbytes
 import pathweave.sdk.supernet.sampleUniformly
 
 /** Of the stored profile; a profile of another format is measured again. */
@@ -55,7 +56,7 @@ public data class MeasuredSubnet(
  * Measured costs of one bundle on one device under its [conditions], with one runtime, at batch 1.
  *
  * [edges]: each alone; `factor · scale` gives its share of a composed subnet, and [changesMs] what it costs more after
- * a block of another rendition. [fitted]: measured subnets, the full model first. Those that did not run in pages
+ * a block of another rendition at the same home. [fitted]: measured subnets, the full model first. Those that did not run in pages
  * determine [scale], [offsetMs] and factors; without any, latencies are plain sums of blocks. Under [memoryCapBytes] the
  * predicted peaks are those of the pager: a subnet above the cap runs in pages and slower than predicted.
  */
@@ -81,6 +82,12 @@ public data class Profile(
     val decisionMs: Map<String, Double> = emptyMap(),
     /** That it was measured under; null for none. */
     val memoryCapBytes: Long? = null,
+    /** Of one sample's tensors at the start of each edge. */
+    val entryBytes: Map<Edge, Long> = emptyMap(),
+    /** By home, in place of [offsetMs], of paths at a home other than the first. */
+    val homeOffsetMs: Map<String, Double> = emptyMap(),
+    /** Between homes. */
+    val crossings: List<Crossing> = emptyList(),
 ) {
     /** The cost model of this profile, with edge costs as within a composed subnet. */
     public fun costModel(): CostModel = CostModel(
@@ -92,7 +99,16 @@ public data class Profile(
         exitOverheadMs,
         callOverheadMs,
         decisionMs,
+        homeOffsetMs,
+        crossingMs(),
     )
+
+    private fun crossingMs(): Map<Pair<String, Edge>, Double> {
+        val into = crossings.groupBy { it.after }
+        return edges.keys.flatMap { edge ->
+            into[edge.home].orEmpty().map { (it.before to edge) to it.ms(entryBytes[edge] ?: 0) }
+        }.toMap()
+    }
 
     /** The memory offset is added to every working set; only the largest counts. */
     private fun share(edge: Edge, alone: EdgeCost): EdgeCost {
@@ -139,12 +155,23 @@ public fun profile(
     clock: Clock = System::nanoTime,
     memoryCapBytes: Long? = null,
     onProgress: (Double) -> Unit = {},
+): Profile = profile(Workspace(bundle, runtime, memoryCapBytes), rounds, seed, clock, onProgress)
+
+/** The same for the bundle, the runtime and the memory cap of [workspace], at all its homes. */
+internal fun profile(
+    workspace: Workspace,
+    rounds: Int = MOST_ROUNDS,
+    seed: Long = 0,
+    clock: Clock = System::nanoTime,
+    onProgress: (Double) -> Unit = {},
 ): Profile {
-    val workspace = Workspace(bundle, runtime, memoryCapBytes)
+    val (bundle, runtime) = workspace.bundle to workspace.runtime
+    val memoryCapBytes = workspace.memoryCapBytes
     val (conditions, supernet) = currentConditions() to bundle.supernet
     val timing = Timing(rounds, PATIENCE, clock = clock)
-    val parts = partsAlone(bundle)
-    val largest = parts.indices.filter { parts[it].exit == null && parts[it].inputSize == null }
+    val parts = partsAlone(workspace)
+    val firsts = parts.indices.filter { parts[it].edges.firstOrNull()?.home == "" }
+    val largest = firsts.filter { parts[it].inputSize == null }
         .maxBy { supernet.block(parts[it].edges[0].block).macs }
     val alone = PartTimer(workspace, timing) { onProgress(it / 2) }.measure(parts, largest)
     val costs = parts.zip(alone) { part, measured ->
@@ -166,7 +193,7 @@ public fun profile(
     }
     val whole = fitted.filter { !it.inPages }
     val (fitting, blocksMs) = whole.map { it.subnet } to edges.mapValues { it.value.latencyMs }
-    val latency = fitLatency(supernet, blocksMs, fitting, whole.map { it.measuredMs })
+    val latency = fitHomes(supernet, blocksMs, fitting, whole.map { it.measuredMs })
     val memory = // under a cap the pager's constants, so that its prediction and the pager agree
         if (memoryCapBytes == null) fitMemory(edges, fitting, whole.map { it.peakBytes })
         else MemoryFit(LOADING_FACTOR, SESSION_BYTES)
@@ -186,6 +213,9 @@ public fun profile(
         memoryScale = memory.scale,
         memoryOffsetBytes = memory.offsetBytes,
         memoryCapBytes = memoryCapBytes,
+        entryBytes = edges.keys.associateWith { supernet.ends(it).first.nbytes },
+        homeOffsetMs = latency.homeOffsetMs,
+        crossings = latency.crossings,
         exitOverheadMs = exitOverheadMs(workspace, rounds, clock) { choice ->
             exits.getValue(ExitAtSize(choice.exit, choice.rendition)).latencyMs
         },
@@ -236,11 +266,12 @@ internal fun measureSubnets(workspace: Workspace, subnets: List<Subnet>, timing:
     PartTimer(workspace, timing)
     .measure(subnets.map { Part.of(workspace.bundle, it.edges) }).map { it.latency }
 
-/** Every edge and every exit's branch at every input size; the sizes of one block are adjacent. */
-private fun partsAlone(bundle: Bundle): List<Part> {
+/** Every edge at all its homes and every exit's branch, at every input size; the sizes of one block are adjacent. */
+private fun partsAlone(workspace: Workspace): List<Part> {
+    val bundle = workspace.bundle
     val supernet = bundle.supernet
-    val edges = supernet.edges.sortedWith(
-        compareBy<Edge>({ supernet.block(it.block).start }, { it.block }, { it.rendition })
+    val edges = supernet.edges.flatMap { workspace.homes.of(supernet, it) }.sortedWith(
+        compareBy<Edge>({ supernet.block(it.block).start }, { it.block }, { it.rendition }, { it.home })
             .thenBy { supernet.sizes.indexOf(it.inputSize) },
     )
     val exits = supernet.exits.flatMap { exit ->
@@ -257,10 +288,12 @@ private fun partsAlone(bundle: Bundle): List<Part> {
  *
  * Of a family the originals of all members, of which each further input size has one, in turn. With several renditions,
  * some random subnets keep their mix of renditions; the others use one rendition wherever they can, as good subnets do.
- * Under a memory cap all but the original fit in one piece: the random ones that do, and the lightest.
+ * Under a memory cap all but the original fit in one piece: the random ones that do, and the lightest. At several homes
+ * they run at the first, and some further ones elsewhere ([subnetsAtHomes]). [alone]: of each edge at all its homes.
  */
-private fun subnetsToFit(workspace: Workspace, costs: CostModel, seed: Long): List<Subnet> {
-    val supernet = workspace.bundle.supernet
+private fun subnetsToFit(workspace: Workspace, alone: CostModel, seed: Long): List<Subnet> {
+    val (supernet, homes) = workspace.bundle.supernet to workspace.homes
+    val costs = alone.atBestHomes(homes.ofEach(supernet, supernet.edges))
     val cheapest = kCheapest(supernet, costs::edgeLatencyMs, k = 1)[0].subnet
     val names = supernet.edges.map { it.rendition }.distinct().sorted()
     val atSizes = supernet.sizes.drop(1).map(supernet::originalsAt)
@@ -276,7 +309,8 @@ private fun subnetsToFit(workspace: Workspace, costs: CostModel, seed: Long): Li
         val lightest = kCheapest(supernet, ::bytes, k = FITTED_SUBNETS / 2).map { it.subnet }
         others = (others + lightest).filter { workspace.fits(it.edges) }
     }
-    return (listOf(supernet.original) + others).distinct().take(FITTED_SUBNETS)
+    val chosen = (listOf(supernet.original) + others).map { homes.first(supernet, it) }.distinct().take(FITTED_SUBNETS)
+    return chosen + subnetsAtHomes(homes, chosen, alone).filter { workspace.fits(it.edges) }
 }
 
 private const val UNKNOWN = "unknown"

@@ -26,6 +26,7 @@ import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.supernet.CutPoint
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.ExitChoice
+import pathweave.sdk.supernet.Home
 import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.MB
 import pathweave.sdk.supernet.Supernet
@@ -248,15 +249,23 @@ private const val PAGED_ROUNDS = 10 // for subnets that reload their pages in ev
 private const val PAGED_WARMUP = 1
 private const val ARENA_TENSORS = 4 // size of a session's arena, in units of its largest block's inputs and outputs
 
-/** A unit of timing: consecutive edges, or an exit's branch alone on a path of [inputSize]. */
+/**
+ * A unit of timing: consecutive edges, or an exit's branch alone on a path of [inputSize].
+ *
+ * [ownSize]: its session is for that size alone: several edges as deployed, or one whose provider compiles for fixed
+ * shapes.
+ */
 internal class Part(
     val edges: List<Edge>,
     val exit: ExitChoice?,
     val inputSize: ImageSize?,
     val weightBytes: Long,
 ) {
+    val ownSize: Boolean =
+        edges.size > 1 || edges.any { it.home.isNotEmpty() && !Home.parse(it.home).onProcessor }
+
     /** Equal for parts that share a session: the same single block or branch at any input size. */
-    val model: Any get() = (if (edges.size > 1) edges else edges.map { it.at(null) }) to exit
+    val model: Any get() = (if (ownSize) edges else edges.map { it.at(null) }) to exit
 
     fun start(supernet: Supernet): CutPoint = supernet.cutPointsAt(inputSize)[
         exit?.let { supernet.exit(it.exit).position } ?: supernet.block(edges[0].block).start,
@@ -372,9 +381,8 @@ internal class PartTimer(
     /** A single block runs at all input sizes, a whole subnet at its own, as deployed: in pages if it has to. */
     private fun load(part: Part): LoadedStretch {
         if (!fits(part)) return workspace.loadStretch(part.edges, part.exit)
-        val alone = part.edges.size < 2
-        val edges = if (alone) part.edges.map { it.at(null) } else part.edges
-        return workspace.runtime.load(bundle.stretch(edges, part.exit, anySize = alone))
+        val edges = if (part.ownSize) part.edges else part.edges.map { it.at(null) }
+        return workspace.runtime.load(bundle.stretch(edges, part.exit, anySize = !part.ownSize))
     }
 }
 

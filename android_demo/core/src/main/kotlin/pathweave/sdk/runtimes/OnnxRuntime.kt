@@ -20,16 +20,33 @@ import pathweave.sdk.bundles.withModelFile
 import pathweave.sdk.numerics.DType
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.numerics.rewind
+import pathweave.sdk.supernet.Home
 
 /**
- * Runs composed ONNX models on the CPU with a fixed number of [threads].
+ * Runs composed ONNX models at one [home]: with its provider and its number of threads.
  *
  * [spinUs]: microseconds that a thread of several waits on the processor for work before it sleeps, at most 1,000,000.
- *
- * Throws [UsageError] if it is out of its range.
+ * What a provider other than the processor's leaves to the processor is seen in the first run of each session, which
+ * fails with [RuntimeFailedError] if that is everything.
  */
-public class OnnxRuntime(private val threads: Int = 1, spinUs: Int = 0) : Runtime {
+public class OnnxRuntime internal constructor(
+    private val home: Home,
+    spinUs: Int,
+    private val provider: OnnxProvider,
+) : Runtime {
+    /**
+     * At [home], by default on the processor with one thread.
+     *
+     * @throws RuntimeFailedError its provider is not here; the hint names those that are.
+     * @throws UsageError [spinUs] is out of its range.
+     */
+    public constructor(home: Home = Home(), spinUs: Int = 0) : this(home, spinUs, providerOf(home))
+
+    /** On the processor with so many [threads]. */
+    public constructor(threads: Int, spinUs: Int = 0) : this(Home(threads = threads), spinUs)
+
     private val environment = quietEnvironment()
+    private val threads = home.threads
     private val spinUs = if (threads > 1) spinUs else 0 // a single thread waits for none
 
     init {
@@ -37,24 +54,38 @@ public class OnnxRuntime(private val threads: Int = 1, spinUs: Int = 0) : Runtim
     }
 
     override val identity: String
-        get() = "onnxruntime-${environment.version}-CPUExecutionProvider-${threads}t" +
-            if (spinUs > 0) "-spin${spinUs}us" else ""
+        get() = "onnxruntime-${environment.version}-${provider.name}-${threads}t" + if (spinUs > 0) "-spin${spinUs}us" else ""
 
     override val concurrency: Int
-        get() = maxOf(1, java.lang.Runtime.getRuntime().availableProcessors() / threads)
+        get() = if (home.onProcessor) maxOf(1, java.lang.Runtime.getRuntime().availableProcessors() / threads) else 1
 
     override fun load(stretch: Stretch): LoadedStretch {
+        checkHome(stretch)
+        val first = if (home.onProcessor) null else FirstRun(home, provider)
         val session = orFailed("refused the model") {
             OrtSession.SessionOptions().use { options ->
                 options.setIntraOpNumThreads(threads)
                 options.setInterOpNumThreads(1)
                 options.setSessionLogLevel(OrtLoggingLevel.ORT_LOGGING_LEVEL_ERROR)
                 for ((key, value) in spinning()) options.addConfigEntry(key, value)
+                if (provider.oneSample) options.setSymbolicDimensionValue("batch", 1)
+                provider.add(options, home)
+                first?.watch(options)
                 session(composedParts(stretch), options)
             }
         }
         val shapes = if (stretch.freeAxes.isEmpty()) stretch.outputs.map { it.dtype to it.shape } else null
-        return OnnxSession(environment, session, stretch.inputs.map { it.name }, stretch.outputs.map { it.name }, shapes)
+        val (inputs, outputs) = stretch.inputs.map { it.name } to stretch.outputs.map { it.name }
+        return OnnxSession(environment, session, inputs, outputs, shapes, provider.oneSample, first)
+    }
+
+    private fun checkHome(stretch: Stretch) {
+        val elsewhere = stretch.parts.ifEmpty { listOf(stretch) }.map { it.home }.filter { it.isNotEmpty() && it != "$home" }
+        if (stretch.parts.isEmpty() && elsewhere.isEmpty()) return
+        throw RuntimeFailedError(
+            "the plan runs blocks at ${elsewhere.distinct().joinToString(" and ")}, and only $home is open here",
+            hint = "open the bundle with homes that include them",
+        )
     }
 
     /** Entries of a session's configuration. */
@@ -86,6 +117,11 @@ public class OnnxRuntime(private val threads: Int = 1, spinUs: Int = 0) : Runtim
     }
 }
 
+/** What ran where, of what was loaded at a home that is not the processor; null until it ran. */
+internal interface Placed {
+    val kernels: Kernels?
+}
+
 /** One session. ONNX Runtime does not bear a session that is closed twice, or under a run: [access] sees to both. */
 private class OnnxSession(
     private val environment: OrtEnvironment,
@@ -93,9 +129,13 @@ private class OnnxSession(
     private val inputs: List<String>,
     private val outputs: List<String>,
     private val shapes: List<Pair<DType, List<Int>>>?, // of the outputs; null where they follow the input size
-) : LoadedStretch {
+    private val oneSample: Boolean, // a batch runs sample by sample
+    private val first: FirstRun?, // watches what ran where; null on the processor
+) : LoadedStretch, Placed {
     private val access = ReentrantReadWriteLock()
     private var session: OrtSession? = session // guarded by access
+
+    override val kernels: Kernels? get() = first?.kernels
 
     override fun run(inputs: List<Tensor>): List<Tensor> = running(inputs) { open -> run(open, inputs, null) }
 
@@ -118,10 +158,16 @@ private class OnnxSession(
         if (inputs.size != this.inputs.size) {
             throw RuntimeFailedError("the model takes ${this.inputs.size} tensors, got ${inputs.size}")
         }
-        orFailed("failed") { work(open) }
+        orFailed("failed") { if (first == null) work(open) else first.on(open) { work(open) } }
     }
 
     private fun run(session: OrtSession, inputs: List<Tensor>, options: OrtSession.RunOptions?): List<Tensor> {
+        if (!oneSample || inputs[0].batch == 1) return runBatch(session, inputs, options)
+        val runs = (0 until inputs[0].batch).map { row -> runBatch(session, inputs.map { it.rows(listOf(row)) }, options) }
+        return outputs.indices.map { number -> Tensor.stacked(runs.map { it[number] }) }
+    }
+
+    private fun runBatch(session: OrtSession, inputs: List<Tensor>, options: OrtSession.RunOptions?): List<Tensor> {
         val given = LinkedHashMap<String, OnnxTensor>()
         try {
             for ((name, tensor) in this.inputs.zip(inputs)) given[name] = toOnnx(tensor)
@@ -173,7 +219,12 @@ private class OnnxSession(
     }
 
     override fun close(): Unit = access.write {
-        session?.let { open -> orFailed("failed to close") { open.close() } }
+        session?.let { open ->
+            orFailed("failed to close") {
+                first?.end(open)
+                open.close()
+            }
+        }
         session = null
     }
 }

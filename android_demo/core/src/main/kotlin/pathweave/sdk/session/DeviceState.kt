@@ -43,6 +43,7 @@ import pathweave.sdk.policies.planning.PlanFront
 import pathweave.sdk.policies.planning.decodeFront
 import pathweave.sdk.policies.planning.encodeFront
 import pathweave.sdk.profiling.Conditions
+import pathweave.sdk.profiling.Crossing
 import pathweave.sdk.profiling.MeasuredSubnet
 import pathweave.sdk.profiling.PROFILE_FORMAT
 import pathweave.sdk.profiling.Profile
@@ -51,17 +52,17 @@ import pathweave.sdk.runtimes.Runtime
 import pathweave.sdk.search.Candidate
 import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.Cost
-import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.EdgeCost
 import pathweave.sdk.supernet.ExitAtSize
-import pathweave.sdk.supernet.FP32
 import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.PLAN_FORMAT
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.decodePlan
 import pathweave.sdk.supernet.decodeSubnet
+import pathweave.sdk.supernet.edge
 import pathweave.sdk.supernet.encodePlan
 import pathweave.sdk.supernet.encodeSubnet
+import pathweave.sdk.supernet.json
 import pathweave.sdk.supernet.sides
 
 private const val KEY_DIGITS = 16
@@ -81,7 +82,7 @@ internal fun loadExits(stateFolder: File, name: String, digest: String): List<St
 }
 
 /** Where what a device knows of the bundle with this [name] and [digest] lies. */
-private fun bundleFolder(stateFolder: File, name: String, digest: String) =
+internal fun bundleFolder(stateFolder: File, name: String, digest: String) =
     File(stateFolder, "$name-${digest.take(KEY_DIGITS)}")
 
 /** Where the adaptation events of [bundle] go, whatever it runs on. */
@@ -190,7 +191,10 @@ internal class DeviceState(folder: File, private var bundle: Bundle, private val
     /** Keep the plans for other networks. */
     fun saveFront(front: PlanFront): Unit = save(FRONT, encodeFront(front))
 
-    fun logOpened(plan: Plan): Unit = log.write(opened(plan.subnet, restored = loadPlan() != null))
+    fun logOpened(plan: Plan, checked: CheckedHomes) {
+        val homes = checked.open.homes.map { "$it" }
+        log.write(opened(plan.subnet, restored = loadPlan() != null, homes, checked.leftOut))
+    }
 
     /** Log how the bundle came from a server, and what was refused for it. */
     fun logDelivered(delivery: Delivered) {
@@ -235,6 +239,7 @@ public fun encodeProfile(profile: Profile): ByteArray = jsonOf(
                 "cost" to json(cost),
                 "factor" to json(profile.factors[edge] ?: 1.0),
                 "change_ms" to json(profile.changesMs[edge] ?: 0.0),
+                "entry_bytes" to JsonPrimitive(profile.entryBytes[edge] ?: 0),
             )
         },
     ),
@@ -261,6 +266,8 @@ public fun encodeProfile(profile: Profile): ByteArray = jsonOf(
     "exit_overhead_ms" to json(profile.exitOverheadMs),
     "call_overhead_ms" to json(profile.callOverheadMs),
     "decision_ms" to JsonObject(profile.decisionMs.mapValues { json(it.value) }),
+    "home_offset_ms" to JsonObject(profile.homeOffsetMs.mapValues { json(it.value) }),
+    "crossings" to JsonArray(profile.crossings.map(::json)),
 ).toString().toByteArray()
 
 /**
@@ -299,6 +306,10 @@ public fun decodeProfile(data: ByteArray): Profile = decoded("profile", data) { 
         callOverheadMs = root.optional("call_overhead_ms")?.number() ?: 0.0,
         decisionMs = root.optional("decision_ms")?.entries().orEmpty().mapValues { it.value.number() },
         memoryCapBytes = root.nullable("memory_cap_bytes")?.whole(least = 1),
+        entryBytes = edges.associate { (edge, one) -> edge to (one.optional("entry_bytes")?.whole() ?: 0) }
+            .filterValues { it != 0L },
+        homeOffsetMs = root.optional("home_offset_ms")?.entries().orEmpty().mapValues { it.value.number() },
+        crossings = root.optional("crossings")?.items().orEmpty().map(::crossing),
     )
 }
 
@@ -345,10 +356,18 @@ public fun decodePool(data: ByteArray): PlanPool = decoded("plan pool", data) { 
 
 private fun json(size: ImageSize?) = JsonArray(listOfNotNull(size?.height, size?.width).map(::JsonPrimitive))
 
-private fun json(edge: Edge) = jsonOf(
-    "block" to JsonPrimitive(edge.block),
-    "rendition" to JsonPrimitive(edge.rendition),
-    "input_size" to json(edge.inputSize),
+private fun json(crossing: Crossing) = jsonOf(
+    "before" to JsonPrimitive(crossing.before),
+    "after" to JsonPrimitive(crossing.after),
+    "fixed_ms" to json(crossing.fixedMs),
+    "ms_per_mb" to json(crossing.msPerMb),
+)
+
+private fun crossing(place: JsonPlace) = Crossing(
+    place["before"].text(),
+    place["after"].text(),
+    place["fixed_ms"].number(),
+    place["ms_per_mb"].number(),
 )
 
 private fun json(cost: EdgeCost) = jsonOf(
@@ -373,6 +392,7 @@ private fun json(budget: Budget) = jsonOf(
     "latency_ratio" to json(budget.latencyRatio),
     "percentile" to json(budget.percentile),
     "calls_per_second" to json(budget.callsPerSecond),
+    "threads" to JsonPrimitive(budget.threads),
 )
 
 private fun budget(place: JsonPlace) = Budget(
@@ -381,6 +401,7 @@ private fun budget(place: JsonPlace) = Budget(
     latencyRatio = place.nullable("latency_ratio")?.number(),
     percentile = place.optional("percentile")?.number() ?: Budget.MEDIAN,
     callsPerSecond = place.nullable("calls_per_second")?.number(),
+    threads = place.nullable("threads")?.whole(1, Int.MAX_VALUE.toLong())?.toInt(),
 )
 
 private fun <T> decoded(what: String, data: ByteArray, read: (JsonPlace) -> T): T = try {
@@ -392,12 +413,6 @@ private fun <T> decoded(what: String, data: ByteArray, read: (JsonPlace) -> T): 
 }
 
 private fun subnet(place: JsonPlace) = decodeSubnet(place.toString().toByteArray())
-
-private fun edge(place: JsonPlace) = Edge(
-    block = place["block"].text(),
-    rendition = place.optional("rendition")?.text() ?: FP32,
-    inputSize = place.optional("input_size")?.size(),
-)
 
 private fun JsonPlace.size(): ImageSize? = takeIf { it.items().isNotEmpty() }?.sides()
 

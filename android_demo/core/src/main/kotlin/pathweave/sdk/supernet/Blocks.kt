@@ -11,8 +11,6 @@ import pathweave.sdk.numerics.DType
 /** The rendition that goes without saying. */
 public const val FP32: String = "fp32"
 
-private const val PROCESSOR = "CPUExecutionProvider"
-
 /** A block's kind, as the manifest writes it. Blocks of others than those below run too. */
 @JvmInline
 public value class BlockKind(public val text: String) {
@@ -93,8 +91,15 @@ public data class Rendition(
     val error: Double? = null,
     /** Bytes of its weights in memory, where they are stored in fewer. */
     val loadedBytes: Long? = null,
+    /** That its operators need, where it is not that of the bundle. */
+    val opset: Long? = null,
 ) {
-    val runsHere: Boolean get() = runtime == "onnxruntime" && (providers.isEmpty() || PROCESSOR in providers)
+    /** True if ONNX Runtime runs it on the processor. */
+    val runsHere: Boolean get() = runsOn(listOf(PROVIDERS.getValue(CPU)))
+
+    /** True if ONNX Runtime runs it on one of the [available] providers. */
+    internal fun runsOn(available: Collection<String>): Boolean =
+        runtime == "onnxruntime" && (providers.isEmpty() || providers.any { it in available })
 }
 
 /** An edge of the supernet from cut point [start] to cut point [end]. */

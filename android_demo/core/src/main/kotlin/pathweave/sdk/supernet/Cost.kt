@@ -2,7 +2,9 @@
  * The one cost model: what a path costs, and what a device can afford.
  *
  * Latency is additive over edges and then calibrated on whole subnets, since a composed graph saves what separate
- * blocks pay. Memory is what all blocks of the path keep resident plus the largest working set of one of them.
+ * blocks pay. Memory is what all blocks of the path keep resident plus the largest working set of one of them. Where
+ * neighbours run at different homes, crossing from one to the other is added, and the offset is that of the homes by
+ * their shares of the latency.
  */
 package pathweave.sdk.supernet
 
@@ -35,6 +37,7 @@ public data class Cost(val latencyMs: Double, val peakBytes: Long)
  * [latencyMs]: of one call with one sample, as the application sees it when nothing else runs on the device; or
  * [latencyRatio]: of the full model's latency in the same circumstances. [percentile]: of the calls that the limit holds
  * for; 50 is the median. [callsPerSecond]: the pace at which the application calls; caches are colder between rare calls.
+ * [threads]: of a home; those with more are not used.
  *
  * @throws BudgetError nothing is limited, a limit is zero, negative or not a number, latency is limited twice, or the
  *   percentile does not lie between 0 and 100.
@@ -45,6 +48,7 @@ public data class Budget(
     val latencyRatio: Double? = null,
     val percentile: Double = MEDIAN,
     val callsPerSecond: Double? = null,
+    val threads: Int? = null,
 ) {
     init {
         if (!limitsLatency && memoryMb == null) {
@@ -57,6 +61,7 @@ public data class Budget(
         if (latencyMs != null && latencyRatio != null) {
             throw BudgetError("the budget has latencyMs and latencyRatio; one of them is enough")
         }
+        if (threads != null && threads < 1) throw BudgetError("the budget has $threads threads; it must have at least 1")
         if (!(percentile > 0 && percentile < PERCENT)) {
             throw BudgetError("the budget's percentile is $percentile; it must lie between 0 and 100")
         }
@@ -160,7 +165,11 @@ public data class Power(val activeW: Double, val radioW: Double = 0.0, val waiti
  * Predicts the cost of any subnet from the costs of its edges.
  *
  * `latencyMs(subnet) = offsetMs + scale · Σ edge latency + Σ changeMs(neighbours)`, fitted on whole subnets.
- * Both costs are by input size too, which an edge names itself.
+ * Both costs are by input size too, which an edge names itself. Changes never cost less than nothing, so the sum of edges
+ * alone is a lower bound.
+ *
+ * [homes]: of an edge that names no home, the same edge at each of its homes. It then costs what it costs at the best of
+ * them in its path ([housed]). Without an entry it runs at the first home.
  */
 public class CostModel(
     public val edgeCosts: Map<Edge, EdgeCost>,
@@ -175,19 +184,78 @@ public class CostModel(
     public val callOverheadMs: Double = 0.0,
     /** Of deciding about a sample at the end, by kind of decider. */
     public val decisionMs: Map<String, Double> = emptyMap(),
+    /** Of a path at a home other than the first, in place of [offsetMs]. */
+    public val homeOffsetMs: Map<String, Double> = emptyMap(),
+    /** By the home before, and the edge at another one. */
+    public val crossingMs: Map<Pair<String, Edge>, Double> = emptyMap(),
+    public val homes: Map<Edge, List<Edge>> = emptyMap(),
 ) {
     /** Predicted median latency at batch 1. */
-    public fun latencyMs(subnet: Subnet): Double {
-        val changes = if (entryChangeMs.isEmpty()) 0.0 else subnet.edges.zipWithNext(::changeMs).sum()
-        return offsetMs + subnet.edges.sumOf(::edgeLatencyMs) + changes
+    public fun latencyMs(subnet: Subnet): Double = namedMs(bestAlong(subnet.edges))
+
+    private fun namedMs(edges: List<Edge>): Double {
+        val changing = entryChangeMs.isNotEmpty() || crossingMs.isNotEmpty()
+        val changes = if (changing) edges.zipWithNext(::changeMs).sum() else 0.0
+        return offsetMs(edges) + edges.sumOf(::ownMs) + changes
     }
 
-    /** What it costs that [after] runs in another rendition than its neighbour [before]; at least 0. */
-    public fun changeMs(before: Edge, after: Edge): Double =
-        if (before.rendition == after.rendition) 0.0 else entryChangeMs[after] ?: 0.0
+    private fun ownMs(edge: Edge): Double = scale * edgeCosts.getValue(edge).latencyMs
 
-    /** The share of one edge in a composed subnet. */
-    public fun edgeLatencyMs(edge: Edge): Double = scale * edgeCosts.getValue(edge).latencyMs
+    /** The offset of a path at its homes, by their shares of the latency of its edges. */
+    private fun offsetMs(edges: List<Edge>): Double {
+        if (homeOffsetMs.isEmpty()) return offsetMs
+        val totalMs = edges.sumOf { edgeCosts.getValue(it).latencyMs }
+        if (!(totalMs > 0)) return offsetMs
+        return edges.sumOf { edgeCosts.getValue(it).latencyMs * (homeOffsetMs[it.home] ?: offsetMs) } / totalMs
+    }
+
+    /** True if the costs of all its edges are known. */
+    public fun knows(subnet: Subnet): Boolean = subnet.edges.all { it in edgeCosts }
+
+    /**
+     * [subnet] with each edge at the home that makes its path fastest; edges that name a home keep it.
+     *
+     * Exact for edges and changes between neighbours, by dynamic programming along the path.
+     */
+    public fun housed(subnet: Subnet): Subnet = Subnet(bestAlong(subnet.edges))
+
+    private fun bestAlong(edges: List<Edge>): List<Edge> {
+        if (homes.isEmpty() || edges.isEmpty()) return edges
+        val choices = edges.map { homes[it] ?: listOf(it) }
+        var best = choices[0].map { Way(ownMs(it), listOf(it)) }
+        for (those in choices.drop(1)) {
+            best = those.map { edge ->
+                val ways = best.map { way -> Way(way.ms + changeMs(way.edges.last(), edge), way.edges) }
+                val least = ways.minWith(Way.ORDER)
+                Way(least.ms + ownMs(edge), least.edges + edge)
+            }
+        }
+        val names = choices.flatten().map { it.home }.distinct()
+        val atOne = names.map { name -> choices.map { those -> those.find { it.home == name } ?: those[0] } }
+        return (best.map { it.edges } + atOne).minBy(::namedMs) // the offset of homes may turn the order of the last few
+    }
+
+    /** The same for edges that may run at any of [homes]; see there. */
+    public fun atBestHomes(homes: Map<Edge, List<Edge>>): CostModel {
+        val known = homes.mapValues { (_, those) -> those.filter { it in edgeCosts } }
+            .filter { (edge, those) -> those.isNotEmpty() && those != listOf(edge) }
+        val fastest = known.mapValues { (_, those) -> those.map(edgeCosts::getValue).minBy { it.latencyMs } }
+        return CostModel(
+            fastest + edgeCosts, scale, offsetMs, exitCosts, entryChangeMs, exitOverheadMs, callOverheadMs, decisionMs,
+            homeOffsetMs, crossingMs, known,
+        )
+    }
+
+    /** Added where [after] has another rendition or home than its neighbour [before]; at least 0. */
+    public fun changeMs(before: Edge, after: Edge): Double = when {
+        before.home != after.home -> crossingMs[before.home to after] ?: 0.0
+        before.rendition == after.rendition -> 0.0
+        else -> entryChangeMs[after] ?: 0.0
+    }
+
+    /** The share of one edge in a composed subnet, next to neighbours of its own rendition and home. */
+    public fun edgeLatencyMs(edge: Edge): Double =
+        if (homes.isEmpty()) ownMs(edge) else (homes[edge] ?: listOf(edge)).minOf(::ownMs)
 
     /** The way to an exit for a sample that leaves there, without the branches tried on it: no session follows. */
     public fun reachMs(before: Subnet): Double = maxOf(latencyMs(before) - exitOverheadMs, 0.0)
@@ -207,4 +275,15 @@ public class CostModel(
 
     /** Predicted cost of a subnet that answers every sample by itself. */
     public fun cost(subnet: Subnet): Cost = Cost(latencyMs(subnet), peakBytes(subnet))
+}
+
+/** A path up to an edge at one of its homes; equal latencies go by the names of the homes, as in Python. */
+private class Way(val ms: Double, val edges: List<Edge>) {
+    companion object {
+        val ORDER: Comparator<Way> = Comparator { one, other ->
+            val byMs = one.ms.compareTo(other.ms)
+            if (byMs != 0) byMs
+            else one.edges.zip(other.edges) { a, b -> a.home.compareTo(b.home) }.firstOrNull { it != 0 } ?: 0
+        }
+    }
 }

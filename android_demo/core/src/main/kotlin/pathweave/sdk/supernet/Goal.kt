@@ -38,7 +38,8 @@ public enum class Kind {
  * caches are colder between rare calls. [accuracy]: the least, of samples that are answered; [certainty]: kept for what
  * Python's planner promises. [maxDrop]: accuracy that exits may lose instead. [coverage]: least share of samples that
  * are answered; [shareAsked]: most that a server is asked about. [macs] and [storageMb]: of hybrids and splits, which
- * Python plans. [memoryMb]: most memory, weights and working set.
+ * Python plans. [memoryMb]: most memory, weights and working set. [threads]: most of the homes that subnets are searched
+ * for.
  *
  * @throws BudgetError a limit makes no sense, or two contradict each other.
  */
@@ -59,6 +60,7 @@ public data class Goal(
     val macs: Double? = null,
     val memoryMb: Double? = null,
     val storageMb: Double? = null,
+    val threads: Int? = null,
 ) {
     init {
         val shares = listOf("maxDrop" to maxDrop, "coverage" to coverage, "shareAsked" to shareAsked)
@@ -73,6 +75,7 @@ public data class Goal(
         if (accuracy != null && maxDrop != null) {
             throw BudgetError("the goal has accuracy and maxDrop; one of them is enough")
         }
+        if (threads != null && threads < 1) throw BudgetError("the goal has $threads threads; it must have at least 1")
         budget // these refuse the rest
         requirement()
     }
@@ -94,6 +97,7 @@ public data class Goal(
             latencyRatio,
             percentile,
             callsPerSecond,
+            threads,
         )
 
     /** The limits on expected costs; [leastAccuracy]: what [maxDrop] comes to. */

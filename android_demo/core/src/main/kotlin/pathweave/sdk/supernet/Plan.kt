@@ -12,13 +12,24 @@ import pathweave.sdk.UsageError
 /**
  * One step of a subnet: a block id, the name of one of its renditions, and the input size of the subnet.
  *
- * [inputSize]: of the images at cut point 0; null for the model's own.
+ * [inputSize]: of the images at cut point 0; null for the model's own. [home]: the provider and threads that run it
+ * ([Home]); empty for the first home of the opened model. It is written only where it is set: SDKs that do not know it
+ * read all other plans, and refuse these.
  */
-public data class Edge(val block: String, val rendition: String = FP32, val inputSize: ImageSize? = null) {
-    internal val withoutSize: String get() = if (rendition == FP32) block else "$block@$rendition"
+public data class Edge(
+    val block: String,
+    val rendition: String = FP32,
+    val inputSize: ImageSize? = null,
+    val home: String = "",
+) {
+    internal val withoutSize: String
+        get() = (if (rendition == FP32) block else "$block@$rendition") + if (home.isEmpty()) "" else "~$home"
 
-    /** The same block and rendition at another input size. */
+    /** The same block and rendition, at the same home, at another input size. */
     public fun at(inputSize: ImageSize?): Edge = copy(inputSize = inputSize)
+
+    /** The same at another home. */
+    public fun on(home: String): Edge = copy(home = home)
 
     override fun toString(): String = if (inputSize == null) withoutSize else "$withoutSize:$inputSize"
 }

@@ -16,6 +16,7 @@ import pathweave.sdk.files.decodeJson
 import pathweave.sdk.files.json
 import pathweave.sdk.files.jsonOf
 
+private val HOME_NAME = Regex("[a-z0-9-]{0,64}")
 private const val BASE64_GROUP = 4 // characters
 private const val NEWER = "it was written by another version of Pathweave: adapt again, or take the SDK that wrote it"
 
@@ -74,15 +75,15 @@ private fun json(prior: Prior): JsonElement = jsonOf(
 
 private fun json(subnet: Subnet): JsonElement = jsonOf("edges" to json(subnet.edges))
 
-private fun json(edges: List<Edge>): JsonElement = JsonArray(
-    edges.map { edge ->
-        val sides = listOfNotNull(edge.inputSize?.height, edge.inputSize?.width)
-        jsonOf(
-            "block" to JsonPrimitive(edge.block),
-            "rendition" to JsonPrimitive(edge.rendition),
-            "input_size" to JsonArray(sides.map(::JsonPrimitive)),
-        )
-    },
+private fun json(edges: List<Edge>): JsonElement = JsonArray(edges.map(::json))
+
+internal fun json(edge: Edge): JsonElement = jsonOf(
+    *listOfNotNull(
+        "block" to JsonPrimitive(edge.block),
+        "rendition" to JsonPrimitive(edge.rendition),
+        "input_size" to JsonArray(listOfNotNull(edge.inputSize?.height, edge.inputSize?.width).map(::JsonPrimitive)),
+        ("home" to JsonPrimitive(edge.home)).takeIf { edge.home.isNotEmpty() },
+    ).toTypedArray(),
 )
 
 private fun json(choice: ExitChoice): JsonElement = jsonOf(
@@ -190,14 +191,18 @@ private fun subnet(place: JsonPlace) = Subnet(edges(place.only("edges")["edges"]
 
 private fun edges(place: JsonPlace) = place.items().map(::edge)
 
-private fun edge(place: JsonPlace): Edge {
-    place.only("block", "rendition", "input_size")
+internal fun edge(place: JsonPlace): Edge {
+    place.only("block", "rendition", "input_size", "home")
     return Edge(
         block = place["block"].text(),
         rendition = place.optional("rendition")?.text() ?: FP32,
         inputSize = place.optional("input_size")?.takeIf { it.items().isNotEmpty() }?.sides(),
+        home = place.optional("home")?.let(::homeName).orEmpty(),
     )
 }
+
+private fun homeName(place: JsonPlace): String =
+    place.text().also { if (!HOME_NAME.matches(it)) throw place.wrong("the name of a home") }
 
 private fun exitChoice(place: JsonPlace): ExitChoice {
     place.only("exit", "threshold", "rendition", "ask_below")

@@ -427,6 +427,9 @@ public class Supernet(
         }
         checkStretch(tail, start = position, end = outputIndex)
         if (tail.any { it.inputSize != null }) throw UsageError("a server runs a tail at the model's own input size")
+        if (tail.any { it.home.isNotEmpty() }) {
+            throw UsageError("a server runs a tail at homes of its own, which a plan does not name")
+        }
     }
 
     /** The edges of the plan's subnet that may run on this device: all, or those before a split. */
