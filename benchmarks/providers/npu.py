@@ -90,13 +90,22 @@ def npu_figures(
 
     with ThreadPoolExecutor(processes) as pool:
         rows = list(pool.map(measured, names))
-    shares = [_number(row, "macs_assigned") for row in rows[len(accuracies) :]]
+    judged = dict(zip(accuracies, rows, strict=False))
+    return NpuFigures(figures_of(rows[len(accuracies) :], judged), rows)
+
+
+def figures_of(networks: Sequence[Row], judged: Mapping[str, Row]) -> dict[str, float]:
+    """The figures of the rows of ``networks``, and of those ``judged`` by accuracy.
+
+    Of a failed network nothing counts as taken; one that was to be judged has no figure then.
+    """
+    shares = [_number(row, "macs_assigned") for row in networks]
     figures = {"htp_macs_assigned": float(np.mean(shares)), "htp_networks": float(len(shares))}
-    for name, row in zip(accuracies, rows, strict=False):
-        if "accuracy_drop_points" in row:  # a network that failed has no figure, and a row that says why
+    for name, row in judged.items():
+        if "accuracy_drop_points" in row:
             figures[f"htp_accuracy_drop_points_{name}"] = _number(row, "accuracy_drop_points")
             figures[f"htp_images_{name}"] = _number(row, "images")
-    return NpuFigures(figures, rows)
+    return figures
 
 
 def _number(row: Row, name: str) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.support.burner import one_core_burning
 from benchmarks.sure.networks import Samples
@@ -78,13 +79,12 @@ class Models:
                 fixed[count] = model.adapt(images, goal, labels=labels, settings=settings).subnet
         return Choice(budget_ms, found.subnet, fixed)
 
-    def in_turns(self, choice: Choice) -> dict[str, Latency]:
-        """Latencies of ``free``, of its subnet at each number of threads (``same N``) and of ``fixed N``.
+    def in_turns(self, choice: Choice, image: npt.NDArray[np.uint8]) -> dict[str, Latency]:
+        """Latencies of ``free``, of its subnet at each number of threads (``same N``) and of ``fixed N``, on one image.
 
         Ratios are those to ``free``; all calls count with the time that they waited for a core, which a user waits too.
         """
-        height, width = self.free.bundle.manifest.cut_points[0].tensors[0].shape[1:]
-        tensor = self.free.prepare(np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8))
+        tensor = self.free.prepare(image)
         calls = {"free": self.free}
         for count, model in self.same.items():
             model.use(Plan(without_homes(choice.free)))

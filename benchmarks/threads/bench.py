@@ -60,7 +60,7 @@ def run(options: BenchOptions) -> BenchOutcome:
 def _cell(models: Models, private: Samples, options: BenchOptions, condition: str, ratio: float) -> Found | None:
     limit_s = QUICK_TIME_LIMIT_S if options.quick else TIME_LIMIT_S
     choice = models.adapt(ratio, private, limit_s)
-    return None if choice is None else (condition, ratio, choice, models.in_turns(choice))
+    return None if choice is None else (condition, ratio, choice, models.in_turns(choice, private.images[0]))
 
 
 def _accuracies(options: BenchOptions, found: list[Found]) -> dict[str, float]:

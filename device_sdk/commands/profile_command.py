@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "sustained_seconds",
     type=click.FloatRange(min=2),
     metavar="SECONDS",
-    help="Also call the plan in use for so long, the first against the last tenth; 60 show most.",
+    help="Also call the plan in use for so long, and compare the last tenth with the first; 60 are usual.",
 )
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw the sustained latency to FILE.svg or FILE.png.")
 def profile(

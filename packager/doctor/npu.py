@@ -1,4 +1,4 @@
-"""What a phone's NPU will take of a model's blocks, before any training."""
+"""Share of a model's blocks that the NPU of a phone will take, before any training."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from packager.tracing.traced_model import TracedModel
 
 @dataclass(frozen=True)
 class NpuBlock:
-    """What chips take of an original block.
+    """An original block, as chips take it.
 
     ``form``: ``8 bits`` or ``16 bits`` of its activations, or ``half precision``: the narrowest that suits.
     ``error``: of the answers in the emulator. ``reason``: why there is no rendition; empty if there is one.

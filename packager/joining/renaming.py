@@ -80,11 +80,13 @@ class FragmentRenaming:
     def _rendition(
         self, owner: Block | Exit, rendition: Rendition, start: CutPoint, outputs: tuple[TensorSpec, ...]
     ) -> Rendition:
-        if rendition.runtime != COMPOSED:
+        if rendition.runtime != COMPOSED or rendition.compiled:
             owned = owner.id if self._member is None else f"{owner.id} of {self._member}"
+            why = f"for {rendition.runtime}, whose program cannot be renamed"
+            if rendition.compiled:
+                why = f"{rendition.name}, whose golden vector only {rendition.compiled[0].provider} can make again"
             raise PackagingError(
-                f"{owned} has a rendition for {rendition.runtime}, whose program cannot be renamed",
-                hint="leave this rendition out, or package the members separately",
+                f"{owned} has a rendition {why}", hint="leave this rendition out, or package the members separately"
             )
         fragment = self.renamed(owner.id, self._bundle.read_blob(rendition.blob))
         shared = [self._bundle.read_blob(name) for name in rendition.shared]

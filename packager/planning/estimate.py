@@ -41,6 +41,7 @@ _PART_S = {
     VALIDATE: 0.02,
     WRITE: 0.005,
 }
+_EMULATED = 300  # time of an NPU's emulator on the samples of one part, relative to torch on one sample
 _RUNTIME = 0.4  # time of ONNX Runtime relative to torch, with sessions that keep no memory between runs
 _WANTED_SAMPLES, _WANTED_PAIRS, _RANGES = 1000, 250, 6  # of validation, approximately
 _SIZES, _SIZE_RUNS, _SIZE_SAMPLES = 4, 4, 64  # tried; forward passes per part and size; samples of the original path
@@ -242,6 +243,9 @@ class Estimator:
         for kind in recipe.renditions:
             if kind == "int8":
                 found[kind] = self._overhead(kind) + 2.5 * samples * machine.mac_s * (size.macs + size.all_macs)
+            elif kind == "htp":
+                emulated = _EMULATED * machine.mac_s * size.all_macs
+                found[kind] = self._overhead(kind) + len(recipe.chips) * emulated
             elif kind in _PART_S:
                 found[kind] = self._overhead(kind) + 12 * machine.mac_s * size.all_macs
         if recipe.input_sizes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from device_sdk.progress import Progress
 from device_sdk.supernet.blocks import Golden
@@ -24,8 +25,8 @@ from packager.renditions.xnnpack import make_xnnpack
 FP32 = "fp32"
 
 # arguments: exported blocks, calibration data, progress, and a cache folder that survives interruptions
-MakeSet = Callable[[ExportedBlocks, Calibration, Progress, Path], RenditionSet]
-KINDS: dict[str, MakeSet] = {
+MakeRenditions: TypeAlias = Callable[[ExportedBlocks, Calibration, Progress, Path], RenditionSet]
+KINDS: dict[str, MakeRenditions] = {
     "int8": make_int8,
     "fp16": make_fp16,
     "xnnpack": make_xnnpack,
@@ -70,6 +71,6 @@ def make_renditions(
         )
     ]
     wanted = set(names)
-    kinds: dict[str, MakeSet] = {**KINDS, HTP: partial(make_htp, chips=chips_named(chips))}
+    kinds: dict[str, MakeRenditions] = {**KINDS, HTP: partial(make_htp, chips=chips_named(chips))}
     sets += [make(exported, calibration, progress, cache) for name, make in kinds.items() if name in wanted]
     return tuple(sets)

@@ -4,7 +4,6 @@ import android.app.ActivityManager
 import android.app.Application
 import android.content.Context
 import android.content.SharedPreferences
-import android.os.Build
 import android.os.Handler
 import android.os.Looper
 import android.os.PowerManager
@@ -49,11 +48,14 @@ class PathweaveApp : Application() {
 /** The files that an app may read, the thermal status (from Android 10 on) and the battery saver. */
 private fun speedSignals(context: Context): SpeedSignals {
     val power = context.getSystemService(Context.POWER_SERVICE) as PowerManager
-    val hasStatus = Build.VERSION.SDK_INT >= Build.VERSION_CODES.Q
-    return SystemSpeed(
-        thermalStatus = { if (hasStatus) power.currentThermalStatus else null },
-        saving = { power.isPowerSaveMode },
-    )
+    return SystemSpeed(thermalStatus = { thermalStatus(power) }, saving = { power.isPowerSaveMode })
+}
+
+/** By reflection, since the app is compiled against Android 8's framework, which lacks it; null there. */
+private fun thermalStatus(power: PowerManager): Int? = try {
+    PowerManager::class.java.getMethod("getCurrentThermalStatus").invoke(power) as Int
+} catch (_: ReflectiveOperationException) {
+    null
 }
 
 /** The bundles of this app and what it remembers of them, for screens and for jobs. */
