@@ -202,9 +202,9 @@ class AdaptiveModelTest {
     }
 
     @Test
-    fun `every plan of the vectors is taken and answers`() {
+    fun `every plan of the vectors that names no home is taken and answers`() {
         open().use { model ->
-            for (case in Contract.vectors["plans"].items.filter { "kind" in it.jsonObject }) {
+            for (case in Contract.vectors["plans"].items.filter { "kind" in it.jsonObject && "home" !in it["json"].text }) {
                 val plan = decodePlan(case["json"].text.toByteArray())
                 model.use(plan)
                 val start = model.bundle.supernet.cutPointsAt(plan.inputSize)[0]
