@@ -93,7 +93,7 @@ def _mixed(workspace: Workspace, count: int) -> list[Subnet]:
 def chosen(
     network: str, model: AdaptiveModel, samples: Samples, labels: Labels, options: BenchOptions
 ) -> list[Compared]:
-    """What ``adapt`` chooses for each budget, against the same blocks at one provider."""
+    """The choices of ``adapt`` for each budget, against the same blocks at one provider."""
     workspace, found = _workspace(model), []
     for ratio in QUICK_RATIOS if options.quick else RATIOS:
         try:
