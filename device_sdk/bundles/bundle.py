@@ -127,6 +127,19 @@ class Bundle:
             bundle._check_blobs_present()
         return bundle
 
+    def keeping(self, accepts: RenditionFilter) -> Bundle:
+        """The same without the renditions that ``accepts`` refuses, as ``open`` leaves them out."""
+        return Bundle(
+            self.folder,
+            self.blobs,
+            runnable_part(self.manifest, accepts),
+            self.digest,
+            has_signature=self.has_signature,
+            offered=runnable_part(self.offered, accepts),
+            part=self.part,
+            fetch=self._fetch,
+        )
+
     def manifest_with(self, exits: Collection[str]) -> Manifest:
         """The manifest with these exits of those that are offered.
 
@@ -383,9 +396,13 @@ class Bundle:
 
 
 def _common_providers(renditions: Iterable[Rendition]) -> tuple[str, ...]:
-    """The providers that all ``renditions`` are for; empty for any."""
+    """The providers that all ``renditions`` are for; empty for any. CompositionError where there is none."""
     sets = [one.providers for one in renditions if one.providers]
-    return tuple(name for name in (sets[0] if sets else ()) if all(name in others for others in sets))
+    common = tuple(name for name in (sets[0] if sets else ()) if all(name in others for others in sets))
+    if sets and not common:
+        names = " and ".join(dict.fromkeys(name for one in sets for name in one))
+        raise CompositionError(f"blocks for {names} do not run as one", hint="name a home for each of them")
+    return common
 
 
 def _check_size(name: str, actual: int, stated: int | None) -> None:

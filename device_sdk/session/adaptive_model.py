@@ -110,6 +110,7 @@ class AdaptiveModel:
         self._runtime = runtime
         self.home_reports = () if homes is None else homes.reports
         open_homes = ONE_HOME if homes is None else homes.open
+        self._opened = bundle
         self._homes_left_out = {} if homes is None else homes.left_out
         self._state_folder = state_folder
         self._state = DeviceState(state_folder, bundle, runtime, memory_cap_bytes=memory_cap_bytes)
@@ -250,7 +251,7 @@ class AdaptiveModel:
             run_guarded_self_test(held, checked.runtime, first, exits=names, memory_cap_bytes=cap_bytes)
 
         model = cls(
-            bundle,
+            checked.bundle,
             runtime=checked.runtime,
             state_folder=folder,
             memory_cap_bytes=cap_bytes,
@@ -258,6 +259,7 @@ class AdaptiveModel:
             origin=origin_of(location, state_folder=folder, token=token),
             test_exits=test_exits,
         )
+        model._opened = bundle  # holds the lease of its blobs
         if delivery is not None:
             model.log.write(adaptation_log.delivered(delivery))
             if delivery.refused is not None:

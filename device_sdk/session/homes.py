@@ -23,6 +23,7 @@ from device_sdk.runtimes.providers import installed_providers, installed_version
 from device_sdk.runtimes.settings import RuntimeSettings
 from device_sdk.session.device_state import DeviceState
 from device_sdk.supernet.home import CPU, Home
+from device_sdk.supernet.plan import Edge
 
 WantedHomes = Sequence[str] | Literal["all"] | None
 Check = Callable[[Bundle, RuntimeSettings, Home], HomeReport]
@@ -67,8 +68,12 @@ _THREADED = ("openvino", "xnnpack")  # on the processor too, with threads of the
 
 @dataclass(frozen=True)
 class CheckedHomes:
-    """``settings`` and ``runtime`` of the homes that work; ``open``: what runs at each; ``left_out`` with reasons."""
+    """``settings`` and ``runtime`` of the homes that work; ``open``: what runs at each; ``left_out`` with reasons.
 
+    ``bundle``: without the renditions that run at none of them.
+    """
+
+    bundle: Bundle
     settings: RuntimeSettings
     runtime: Runtime
     open: OpenHomes = ONE_HOME
@@ -92,7 +97,7 @@ def check_homes(
     No provider is loaded in this process before its check has passed in another.
     """
     if len(settings.homes) < 2:
-        return CheckedHomes(settings, first)
+        return CheckedHomes(bundle, settings, first)
 
     def guarded(bundle: Bundle, settings: RuntimeSettings, home: Home) -> HomeReport:
         return run_guarded_home_check(bundle, settings, home, progress=progress)
@@ -110,9 +115,28 @@ def check_homes(
         working.append(home)
     refused = {one.home: one.refused_blocks for one in reports if one.works}
     if len(working) < 2:
-        return CheckedHomes(settings.at(working[0]), first, left_out=left_out, reports=tuple(reports))
-    kept = msgspec.structs.replace(settings, homes=tuple(working))
-    return CheckedHomes(kept, kept.make(), OpenHomes(tuple(working), refused), left_out, tuple(reports))
+        alone = settings.first
+        return CheckedHomes(bundle.keeping(alone.accepts), alone, first, left_out=left_out, reports=tuple(reports))
+    kept, homes = msgspec.structs.replace(settings, homes=tuple(working)), OpenHomes(tuple(working), refused)
+    return CheckedHomes(_runnable(bundle, homes, kept), kept, kept.make(), homes, left_out, tuple(reports))
+
+
+def _runnable(bundle: Bundle, homes: OpenHomes, settings: RuntimeSettings) -> Bundle:
+    """``bundle`` without renditions of blocks that run at none of ``homes``, and of exits that the first does not run.
+
+    Exits run with the blocks before them, and alone at the first home.
+    """
+    supernet = bundle.supernet
+    blocks = {
+        rendition
+        for block in supernet.blocks
+        for rendition in block.renditions
+        if homes.of(supernet, Edge(block.id, rendition.name))
+    }
+    exits = {one for exit_ in supernet.exits for one in exit_.renditions if settings.first.accepts(one)}
+    offered = {one for exit_ in bundle.offered.exits for one in exit_.renditions if settings.first.accepts(one)}
+    runs = blocks | exits | offered
+    return bundle.keeping(lambda one: one in runs)
 
 
 def _report(state: DeviceState, bundle: Bundle, settings: RuntimeSettings, home: Home, check: Check) -> HomeReport:

@@ -22,7 +22,7 @@ from device_sdk.supernet.deciders.port import MaxConfidence as MaxConfidence
 from device_sdk.supernet.deciders.port import Thresholded
 from device_sdk.supernet.deciders.router import Router as Router
 
-HomeName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]*$", max_length=64)]
+HomeName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]*$(?!\n)", max_length=64)]
 
 
 class Edge(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True, omit_defaults=True):

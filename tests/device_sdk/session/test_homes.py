@@ -75,6 +75,22 @@ def test_blocks_that_a_home_refuses_have_their_other_homes_alone(bundle, tmp_pat
     assert [one.home for one in found.open.of(bundle.supernet, edge)] == [""]
 
 
+def test_renditions_for_a_provider_that_is_left_out_are_not_searched(own_bundle, tmp_path):
+    def for_openvino_alone(manifest):
+        for block in manifest["blocks"]:
+            for rendition in block["renditions"][1:]:
+                rendition["providers"] = ["OpenVINOExecutionProvider"]
+
+    own_bundle.edit(for_openvino_alone)
+    settings = RuntimeSettings(homes=(Home("cpu", 1), Home("cpu", 2), OPENVINO))
+    bundle = Bundle.open(own_bundle.folder, accepts=settings.accepts)
+    assert {edge.rendition for edge in bundle.supernet.edges} > {"fp32"}
+    found = checked(bundle, tmp_path, Checks(failure="no driver"), settings)
+    assert {edge.rendition for edge in found.bundle.supernet.edges} == {"fp32"}
+    alone = checked(bundle, tmp_path, Checks(failure="no driver"))
+    assert {edge.rendition for edge in alone.bundle.supernet.edges} == {"fp32"}
+
+
 def test_threads_of_the_processor_need_no_check(bundle, tmp_path):
     check = Checks()
     found = checked(bundle, tmp_path, check, RuntimeSettings(homes=(Home("cpu", 1), Home("cpu", 2))))

@@ -127,7 +127,7 @@ def test_a_residual_model_has_every_capability(loaded):
     assert found.added["merged"] == ("m1-3", "m1-4", "m2-4", "m2-5", "m3-5")
     assert found.added["identity"] == ("i1-2", "i2-3", "i3-4", "i4-5")
     assert {block.split("-")[0] for block in found.added["shrunk"]} == {"s1", "s2", "s3", "s4"}
-    assert found.renditions == ("fp32", "int8", "fp16", "xnnpack", "w2", "w4", "w6", "w8")
+    assert found.renditions == ("fp32", "int8", "fp16", "xnnpack", "htp", "w2", "w4", "w6", "w8")
     assert found.architecture_count > 2
     assert 0 < found.estimate["bundle_mb"] < found.estimate_int8["bundle_mb"]
     assert "architectures" in found.conclusion
