@@ -18,6 +18,7 @@ from benchmarks.sure.networks import Samples
 from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.policies.gathering import AdaptationSettings
 from device_sdk.profiling.timing import Latency, measure_interleaved
+from device_sdk.runtimes.processor_homes import processor_homes
 from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.plan import Plan, Subnet
 from pathweave import AdaptiveModel
@@ -52,7 +53,7 @@ class Models:
         def opened(name: str, **settings: Any) -> AdaptiveModel:
             return stack.enter_context(AdaptiveModel.open(folder, state_folder=state / name, **settings))
 
-        self.free = opened("free", homes="all")
+        self.free = opened("free", homes=[str(one) for one in processor_homes()])
         self.fixed = {count: opened(f"{count}", threads=count) for count in threads}
         self.same = {count: opened(f"{count}-same", threads=count) for count in threads}
 
