@@ -20,6 +20,7 @@ from device_sdk.policies.gathering import AdaptationSettings
 from device_sdk.profiling.timing import Latency, measure_interleaved
 from device_sdk.runtimes.processor_homes import processor_homes
 from device_sdk.supernet.goal import Goal
+from device_sdk.supernet.home import Home
 from device_sdk.supernet.plan import Plan, Subnet
 from pathweave import AdaptiveModel
 
@@ -27,7 +28,7 @@ CONDITIONS: Mapping[str, Callable[[], contextlib.AbstractContextManager[object]]
     "idle": contextlib.nullcontext,
     "busy": one_core_burning,
 }
-_ROUNDS, _WARMUP = 80, 5
+_ROUNDS, _WARMUP = 160, 5
 _PAUSE_S = 0.02  # before each call, as adaptation measures where no pace is known
 
 
@@ -105,6 +106,13 @@ class Models:
 def without_homes(subnet: Subnet) -> Subnet:
     """The same edges at the first home that a model was opened with."""
     return Subnet(tuple(msgspec.structs.replace(edge, home="") for edge in subnet.edges))
+
+
+def threads_of(subnet: Subnet) -> int | None:
+    """The number of threads of all its blocks; None where they differ, or are pinned to a cluster."""
+    homes = {Home.parse(edge.home) if edge.home else Home() for edge in subnet.edges}
+    one = homes.pop() if len(homes) == 1 else None
+    return None if one is None or one.cluster else one.threads
 
 
 @contextlib.contextmanager

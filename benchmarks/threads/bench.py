@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+
 from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.lite import lite_bundle
 from benchmarks.sure.judging import Judge
 from benchmarks.sure.networks import Samples, photograph_samples
-from benchmarks.threads.adapting import CONDITIONS, Choice, Models, opened, without_homes
+from benchmarks.threads.adapting import CONDITIONS, Choice, Models, opened, threads_of, without_homes
 from benchmarks.threads.figures import Cell, figures_of, rows_of
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.machine import usable_cores
 from device_sdk.machine.clusters import thread_counts
 from device_sdk.profiling.timing import Latency, Ratio
 from device_sdk.runtimes import runs_on
+from device_sdk.supernet.plan import Subnet
 
 TARGETS = {
     "worst_over_best_fixed": Target(maximum=1.05),
@@ -85,11 +89,30 @@ def _judged(found: Found, accuracy: dict[str, float]) -> Cell:
         budget_ms=choice.budget_ms,
         subnet=str(choice.free),
         latency_ms=timed["free"].median_ms,
-        over_fixed={count: _inverse(timed[f"same {count}"].ratio) for count in choice.fixed},
+        over_fixed=_over_fixed(choice.free, timed, list(choice.fixed)),
         accuracy=accuracy[str(without_homes(choice.free))],
         fixed_accuracy=fixed,
         fixed_ms={count: timed[f"fixed {count}"].median_ms for count, one in choice.fixed.items() if one is not None},
     )
+
+
+def _over_fixed(free: Subnet, timed: Mapping[str, Latency], counts: Sequence[int]) -> dict[int, Ratio]:
+    """The free plan's latency over its subnet's at each number of threads.
+
+    A plan of which all blocks are at one number of threads is its subnet at that number, the same program: it was
+    measured twice, and both measurements count.
+    """
+    own = threads_of(free)
+    over = {count: _inverse(timed[f"same {count}"].ratio) for count in counts}
+    if own not in over:
+        return over
+    twice = over[own]
+    return {
+        count: Ratio(1.0, 0.0)
+        if count == own
+        else Ratio(ratio.value / math.sqrt(twice.value), math.hypot(ratio.relative_error, twice.relative_error / 2))
+        for count, ratio in over.items()
+    }
 
 
 def _inverse(ratio: Ratio | None) -> Ratio:

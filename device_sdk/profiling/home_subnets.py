@@ -9,7 +9,7 @@ from device_sdk.execution.workspace import Workspace
 from device_sdk.supernet.cost import CostModel
 from device_sdk.supernet.plan import Subnet
 
-_AT_EACH = 14  # subnets at each further home alone
+_AT_EACH = 20  # subnets at each further home alone
 _CROSSING = 6  # subnets that cross, for each pair of homes and direction
 _SHARES = (0.5, 0.25, 0.75)  # of the blocks, behind which a subnet crosses
 
@@ -50,6 +50,8 @@ def _crossed(subnets: Sequence[Subnet], before: str, after: str, costs: CostMode
 
 
 def _spread(subnets: Sequence[Subnet], count: int) -> Iterator[Subnet]:
-    """At most ``count`` of ``subnets``, evenly spread over their order, the first included."""
-    step = max(1.0, len(subnets) / count)
-    return (subnets[int(at * step)] for at in range(min(count, len(subnets))))
+    """At most ``count`` of ``subnets``: the first two, the original and the cheapest, and others, evenly spread."""
+    rest = subnets[2:]
+    step = max(1.0, len(rest) / (count - 2))
+    yield from subnets[:2]
+    yield from (rest[int(at * step)] for at in range(min(count - 2, len(rest))))

@@ -22,6 +22,7 @@ from device_sdk.supernet.plan import Decider, Edge, ExitChoice, Subnet, decider_
 
 MB = 1_000_000  # bytes
 _BITS_PER_MS_AND_MBPS = 1000.0
+_MOST_SAVED = 0.9  # of the sum of the blocks, that composing them saves at several homes
 
 
 class EdgeCost(msgspec.Struct, frozen=True):
@@ -171,7 +172,8 @@ class CostModel(msgspec.Struct, frozen=True):
         total_ms = sum(own_ms)
         if not total_ms > 0:
             return self.offset_ms
-        return sum(own * offset for own, offset in zip(own_ms, offsets_ms, strict=True)) / total_ms
+        mixed_ms = sum(own * offset for own, offset in zip(own_ms, offsets_ms, strict=True)) / total_ms
+        return max(mixed_ms, -_MOST_SAVED * self.scale * total_ms)
 
     def knows(self, subnet: Subnet) -> bool:
         """True if the costs of all its edges are known."""

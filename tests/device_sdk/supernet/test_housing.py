@@ -77,3 +77,8 @@ def test_without_homes_everything_is_as_it_was():
     one = CostModel({edge: free.edge_costs[edge] for edge in subnet.edges})
     assert one.at_best_homes({}) == one
     assert one.housed(subnet) == subnet
+
+
+def test_no_offset_of_homes_makes_a_path_take_no_time():
+    subnet, free = model(offset_ms=-5.0, home_offset_ms={"cpu-2t": -7.0})
+    assert free.latency_ms(subnet) > 0

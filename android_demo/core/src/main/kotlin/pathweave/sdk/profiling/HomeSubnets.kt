@@ -6,7 +6,7 @@ import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.Subnet
 
-private const val AT_EACH = 14 // subnets at each further home alone
+private const val AT_EACH = 20 // subnets at each further home alone
 private const val CROSSING = 6 // subnets that cross, for each pair of homes and direction
 private val SHARES = listOf(0.5, 0.25, 0.75) // of the blocks, behind which a subnet crosses
 
@@ -35,8 +35,9 @@ private fun crossed(subnets: List<Subnet>, before: String, after: String, costs:
         moved(listOf(subnet), costs) { at, edge -> edge.on(if (at < place) before else after) }
     }
 
-/** At most [count] of [subnets], evenly spread over their order, the first included. */
+/** At most [count] of [subnets]: the first two, the original and the cheapest, and others, evenly spread. */
 private fun spread(subnets: List<Subnet>, count: Int): List<Subnet> {
-    val step = maxOf(1.0, subnets.size.toDouble() / count)
-    return (0 until minOf(count, subnets.size)).map { subnets[(it * step).toInt()] }
+    val rest = subnets.drop(2)
+    val step = maxOf(1.0, rest.size.toDouble() / (count - 2))
+    return subnets.take(2) + (0 until minOf(count - 2, rest.size)).map { rest[(it * step).toInt()] }
 }

@@ -11,6 +11,7 @@ package pathweave.sdk.supernet
 import pathweave.sdk.BudgetError
 import pathweave.sdk.UsageError
 
+private const val MOST_SAVED = 0.9 // of the sum of the blocks, that composing them saves at several homes
 private const val BITS_PER_BYTE = 8
 private const val MEGA_PER_MILLI = 1e3 // Mbit/s in bits per millisecond
 
@@ -206,7 +207,8 @@ public class CostModel(
         if (homeOffsetMs.isEmpty()) return offsetMs
         val totalMs = edges.sumOf { edgeCosts.getValue(it).latencyMs }
         if (!(totalMs > 0)) return offsetMs
-        return edges.sumOf { edgeCosts.getValue(it).latencyMs * (homeOffsetMs[it.home] ?: offsetMs) } / totalMs
+        val mixedMs = edges.sumOf { edgeCosts.getValue(it).latencyMs * (homeOffsetMs[it.home] ?: offsetMs) } / totalMs
+        return maxOf(mixedMs, -MOST_SAVED * scale * totalMs)
     }
 
     /** True if the costs of all its edges are known. */
