@@ -208,9 +208,12 @@ def plugin_devices(name: str) -> list[Any]:
 
 
 def provider_version(name: str) -> str:
-    """The version of a provider's plug-in; empty for what comes with ONNX Runtime."""
-    devices = [] if is_built_in(name) else plugin_devices(name)
-    return str(dict(devices[0].ep_metadata).get("version", "unknown")) if devices else ""
+    """The version of a provider's plug-in: of its package, else as it states it; empty for what comes built in."""
+    if is_built_in(name):
+        return ""
+    devices = plugin_devices(name)
+    stated = str(dict(devices[0].ep_metadata).get("version", "unknown")) if devices else ""
+    return installed_version(name) or stated
 
 
 def provider_chain(provider: Provider, options: Options) -> list[str | tuple[str, Options]]:
