@@ -1,4 +1,4 @@
-"""Providers: plans over two of them at once against each alone, twenty failures, and what an NPU takes."""
+"""Providers: plans over two of them at once against each alone, and twenty failures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.providers import faults, plans
-from benchmarks.providers.npu import NETWORKS, NpuFigures, npu_figures
 from benchmarks.real_size import data
 from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.bundles import adapted_bundle
@@ -21,16 +20,13 @@ TARGETS = {
     "injected_failures": Target(minimum=20.0),
     "reported_failures": Target(minimum=20.0),
     "silent_fallbacks": Target(maximum=0.0),
-    "htp_macs_assigned": Target(minimum=0.90),
-    "htp_accuracy_drop_points": Target(maximum=0.5),
 }
-_DROP = "htp_accuracy_drop_points"
 SAMPLES, QUICK_SAMPLES = 300, 60
 
 
 def run(options: BenchOptions) -> BenchOutcome:
     """1. profile two networks at two providers and predict fresh mixed subnets; 2. adapt to budgets, and compare the
-    plans with the same blocks at one provider; 3. bring about twenty failures; 4. compile 35 networks for an NPU.
+    plans with the same blocks at one provider; 3. bring about twenty failures.
 
     Raises:
         ModuleNotFoundError: the second provider is not installed.
@@ -53,19 +49,7 @@ def run(options: BenchOptions) -> BenchOutcome:
     table += [_predicted_row(one) for one in predicted]
     table += [_compared_row(one) for one in (*adapted, *ladders)]
     table += [one.row() for one in failures]
-    npu = _npu(options)
-    drops = [value for name, value in npu.figures.items() if name.startswith(f"{_DROP}_")]
-    figures |= npu.figures | ({_DROP: max(drops)} if drops else {})
-    table += [{"what": "NPU", **row} for row in npu.rows]
     return BenchOutcome(figures, table, data="cifar10/test.zip, imagenette/val.zip: #search")
-
-
-def _npu(options: BenchOptions) -> NpuFigures:
-    """The part of the NPU, without a second provider's figures: the emulator's latencies mean nothing."""
-    if importlib.util.find_spec("onnxruntime_qnn") is None:
-        raise ModuleNotFoundError("the compiler for NPUs is not here: pip install 'pathweave[qnn]'")
-    with options.progress.task("NPU", 1.0 if options.quick else len(NETWORKS) + 2) as task:
-        return npu_figures(options.data_folder, quick=options.quick, done=lambda _: task.advance())
 
 
 def _networks(options: BenchOptions) -> Iterator[tuple[str, Path]]:
