@@ -127,19 +127,6 @@ class Bundle:
             bundle._check_blobs_present()
         return bundle
 
-    def keeping(self, accepts: RenditionFilter) -> Bundle:
-        """The same without the renditions that ``accepts`` refuses, as ``open`` leaves them out."""
-        return Bundle(
-            self.folder,
-            self.blobs,
-            runnable_part(self.manifest, accepts),
-            self.digest,
-            has_signature=self.has_signature,
-            offered=runnable_part(self.offered, accepts),
-            part=self.part,
-            fetch=self._fetch,
-        )
-
     def manifest_with(self, exits: Collection[str]) -> Manifest:
         """The manifest with these exits of those that are offered.
 

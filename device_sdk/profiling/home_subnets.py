@@ -34,7 +34,7 @@ def subnets_at_homes(workspace: Workspace, at_first: Sequence[Subnet], costs: Co
 
 def _at(subnets: Sequence[Subnet], home: str, costs: CostModel) -> list[Subnet]:
     moved = (Subnet(tuple(edge.on(home) for edge in subnet.edges)) for subnet in subnets)
-    return [one for one in moved if all(edge in costs.edge_costs for edge in one.edges)]
+    return list(filter(costs.knows, moved))
 
 
 def _crossed(subnets: Sequence[Subnet], before: str, after: str, costs: CostModel) -> list[Subnet]:
@@ -43,9 +43,9 @@ def _crossed(subnets: Sequence[Subnet], before: str, after: str, costs: CostMode
     for number, subnet in enumerate(subnets):
         count = len(subnet.edges)
         place = max(1, min(count - 1, round(count * _SHARES[number % len(_SHARES)])))
-        edges = tuple(edge.on(before if at < place else after) for at, edge in enumerate(subnet.edges))
-        if count > 1 and all(edge in costs.edge_costs for edge in edges):
-            found.append(Subnet(edges))
+        moved = Subnet(tuple(edge.on(before if at < place else after) for at, edge in enumerate(subnet.edges)))
+        if count > 1 and costs.knows(moved):
+            found.append(moved)
     return found
 
 

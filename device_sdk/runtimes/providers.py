@@ -124,11 +124,6 @@ _registering = threading.Lock()
 _registered: set[str] = set()
 
 
-def available_providers() -> tuple[str, ...]:
-    """Short names of the providers that ONNX Runtime has here, plug-ins that are installed included."""
-    return tuple(short for short in KNOWN if is_available(short))
-
-
 def installed_providers() -> tuple[str, ...]:
     """Short names of the providers that ONNX Runtime was built with or whose plug-in is installed; none is loaded."""
     return tuple(short for short in KNOWN if is_built_in(short) or installed_version(short))
@@ -143,14 +138,6 @@ def installed_version(name: str) -> str:
         return importlib.metadata.version(provider.plugin.replace("_", "-"))
     except importlib.metadata.PackageNotFoundError:
         return ""
-
-
-def is_available(name: str) -> bool:
-    """True if ONNX Runtime was built with this provider, or its plug-in is installed and registers."""
-    try:
-        return is_built_in(name) or bool(plugin_devices(name))
-    except RuntimeFailedError:
-        return False
 
 
 def is_built_in(name: str) -> bool:

@@ -116,7 +116,7 @@ def check_homes(
     refused = {one.home: one.refused_blocks for one in reports if one.works}
     if len(working) < 2:
         alone = settings.first
-        return CheckedHomes(bundle.keeping(alone.accepts), alone, first, left_out=left_out, reports=tuple(reports))
+        return CheckedHomes(bundle.runnable(alone.accepts), alone, first, left_out=left_out, reports=tuple(reports))
     kept, homes = msgspec.structs.replace(settings, homes=tuple(working)), OpenHomes(tuple(working), refused)
     return CheckedHomes(_runnable(bundle, homes, kept), kept, kept.make(), homes, left_out, tuple(reports))
 
@@ -136,7 +136,7 @@ def _runnable(bundle: Bundle, homes: OpenHomes, settings: RuntimeSettings) -> Bu
     exits = {one for exit_ in supernet.exits for one in exit_.renditions if settings.first.accepts(one)}
     offered = {one for exit_ in bundle.offered.exits for one in exit_.renditions if settings.first.accepts(one)}
     runs = blocks | exits | offered
-    return bundle.keeping(lambda one: one in runs)
+    return bundle.runnable(lambda one: one in runs)
 
 
 def _report(state: DeviceState, bundle: Bundle, settings: RuntimeSettings, home: Home, check: Check) -> HomeReport:

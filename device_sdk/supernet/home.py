@@ -56,17 +56,3 @@ class Home(msgspec.Struct, frozen=True, order=True):
     def on_processor(self) -> bool:
         """True if it is a set of threads of the processor, without a provider of its own."""
         return self.provider == CPU
-
-
-def short_name(provider: str) -> str:
-    """The short name of a provider of ONNX Runtime; a short name stays.
-
-    Raises:
-        UsageError: it has none.
-    """
-    if provider in PROVIDERS:
-        return provider
-    for short, name in PROVIDERS.items():
-        if name == provider:
-            return short
-    raise UsageError(f"there is no provider {provider[:64]!r}", hint="known: " + ", ".join(PROVIDERS))

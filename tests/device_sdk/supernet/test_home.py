@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from device_sdk.errors import UsageError
-from device_sdk.supernet.home import Home, short_name
+from device_sdk.supernet.home import Home
 from device_sdk.supernet.plan import Edge, Plan, Subnet, decode_plan, encode_plan, without_homes
 
 
@@ -24,12 +24,6 @@ def test_what_is_no_home_is_refused_with_the_form_that_is(text):
 def test_only_threads_of_the_processor_are_on_the_processor():
     assert Home("cpu", 4).on_processor
     assert not Home("openvino", 4).on_processor
-
-
-def test_providers_have_a_short_name_by_either_of_their_names():
-    assert short_name("OpenVINOExecutionProvider") == short_name("openvino") == "openvino"
-    with pytest.raises(UsageError, match="there is no provider"):
-        short_name("nothing")
 
 
 def test_an_edge_is_written_with_its_home_and_without_one_as_before():
