@@ -40,14 +40,13 @@ class HomeReport(msgspec.Struct, frozen=True):
     """Result of the check of one home.
 
     ``runtime``: its identity with all versions. ``failure``: why the home as a whole cannot be used, such as a crash;
-    then it is left out until a version changes. ``reasons``: why operators were refused, where the provider says so.
+    then it is left out until a version changes.
     """
 
     home: str
     runtime: str
     blocks: tuple[BlockAtHome, ...] = ()
     failure: str = ""
-    reasons: dict[str, str] = {}
 
     @property
     def refused_blocks(self) -> frozenset[str]:
@@ -65,12 +64,12 @@ class HomeReport(msgspec.Struct, frozen=True):
         return self.failure or (f"it runs no block: {failures[0]}" if failures else "no block is for it")
 
     def refusals(self) -> list[tuple[str, int, str]]:
-        """Operators that the processor runs instead, each with the number of nodes and the reason."""
+        """Operators that the processor runs instead, each with the number of nodes and the reason, where there is one."""
         counts: dict[str, int] = {}
         for one in self.blocks:
             for operator, count in one.refused.items():
                 counts[operator] = counts.get(operator, 0) + count
-        return [(name, count, self.reasons.get(name, NO_REASON)) for name, count in sorted(counts.items())]
+        return [(name, count, NO_REASON) for name, count in sorted(counts.items())]
 
 
 def check_home(workspace: Workspace, home: Home, progress: Progress) -> HomeReport:
