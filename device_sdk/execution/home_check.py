@@ -64,7 +64,7 @@ class HomeReport(msgspec.Struct, frozen=True):
         return self.failure or (f"it runs no block: {failures[0]}" if failures else "no block is for it")
 
     def refusals(self) -> list[tuple[str, int, str]]:
-        """Operators that the processor runs instead, each with the number of nodes and the reason, where there is one."""
+        """Operators that the processor runs instead, with the number of nodes and the reason, if any."""
         counts: dict[str, int] = {}
         for one in self.blocks:
             for operator, count in one.refused.items():
