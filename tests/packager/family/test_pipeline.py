@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.manifest import FORMAT_VERSION
 from device_sdk.data.datasets import load_dataset
 from device_sdk.data.preprocessing import prepare
 from device_sdk.errors import UsageError
@@ -52,7 +53,7 @@ def test_the_members_are_named_with_their_accuracy(bundle):
     members = bundle.manifest.members
     assert [one.name for one in members] == ["large", "small"]
     assert all(0.2 < one.accuracy <= 1 for one in members)
-    assert bundle.manifest.format_version == "1.7"
+    assert bundle.manifest.format_version == FORMAT_VERSION
     assert bundle.supernet.original == bundle.supernet.originals[0]
 
 

@@ -130,7 +130,7 @@ def test_each_field_of_the_recipe_is_allowed_or_left_out_on_purpose():
     from packager.inputs.recipe import Recipe
 
     # a path, the operator's disk, lists, and what hybrid training sets
-    left_out = {"branch_weights", "cache_mb", "renditions", "fused", "copied"}
+    left_out = {"branch_weights", "cache_mb", "renditions", "chips", "fused", "copied"}
     assert set(Recipe.__struct_fields__) == RECIPE_FIELDS | left_out
 
 
