@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from device_sdk.fragments.composition import Stretch
 from device_sdk.logs.adaptation_log import Opened, read_log
 from device_sdk.runtimes import make_runtime
 from device_sdk.runtimes.onnx_runtime import OnnxRuntime
+from device_sdk.runtimes.providers import KNOWN, plugin_devices
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.blocks import TensorSpec
 from device_sdk.supernet.home import Home
@@ -30,12 +31,29 @@ CRASHES = {
     "ends its process": "import os; os._exit(7)",
 }
 BAD_OPTIONS = {
-    "settings that are no JSON": {"load_config": "{"},
-    "a number of threads below none": {"load_config": '{"CPU":{"INFERENCE_NUM_THREADS":"-3"}}'},
-    "a performance hint that there is not": {"load_config": '{"CPU":{"PERFORMANCE_HINT":"SOON"}}'},
-    "a precision that there is not": {"load_config": '{"CPU":{"INFERENCE_PRECISION_HINT":"f7"}}'},
+    "openvino": {
+        "settings that are no JSON": {"load_config": "{"},
+        "a number of threads below none": {"load_config": '{"CPU":{"INFERENCE_NUM_THREADS":"-3"}}'},
+        "a performance hint that there is not": {"load_config": '{"CPU":{"PERFORMANCE_HINT":"SOON"}}'},
+        "a precision that there is not": {"load_config": '{"CPU":{"INFERENCE_PRECISION_HINT":"f7"}}'},
+    },
+    "qnn": {
+        "a library that there is not": {"backend_path": "/nowhere/libQnnHtp.so"},
+        "a library that is none": {"backend_path": __file__},
+        "a backend that there is not": {"backend_type": "soon"},
+        "two ways to name the backend": {"backend_type": "htp", "backend_path": "libQnnHtp.so"},
+    },
 }
-REFUSED = ("Det", "LpPool", "AffineGrid", "Col2Im")  # operators that OpenVINO leaves to others
+REFUSED = {  # operators that a provider leaves to others
+    "openvino": ("Det", "LpPool", "AffineGrid", "Col2Im"),
+    "qnn": ("Det", "Hardmax", "AffineGrid", "Col2Im"),
+}
+
+
+@cache
+def failing_provider() -> str:
+    """OpenVINO where its plug-in takes this processor; else the emulator of Qualcomm's NPU, which runs on any."""
+    return "openvino" if plugin_devices("openvino") else "qnn"
 
 
 @dataclass(frozen=True)
@@ -59,18 +77,19 @@ class Fault:
 
 def all_faults(bundle: Path, work_folder: Path) -> Iterator[Fault]:
     """Bring about each failure in turn: 4 of each kind."""
-    state = work_folder / "faults"
+    state, provider = work_folder / "faults", failing_provider()
+    there = [f"{provider}-1t"]
     for number, home in enumerate(MISSING):
         yield _opened("provider missing", home, bundle, state / f"missing-{number}", [home])
     for number, (name, source) in enumerate(CRASHES.items()):
         with _plugin(state / f"plugin-{number}", source):
-            yield _opened("crash at session creation", name, bundle, state / f"crash-{number}", ["openvino-1t"])
-    for number, (name, options) in enumerate(BAD_OPTIONS.items()):
+            yield _opened("crash at session creation", name, bundle, state / f"crash-{number}", there)
+    for number, (name, options) in enumerate(BAD_OPTIONS[provider].items()):
         folder = state / f"options-{number}"
-        yield _opened("session creation fails", name, bundle, folder, ["openvino-1t"], {"openvino": options})
-    for name in REFUSED:
+        yield _opened("session creation fails", name, bundle, folder, there, {provider: options})
+    for name in REFUSED[provider]:
         yield _refused(name)
-    for name in REFUSED:
+    for name in REFUSED[provider]:
         yield _falls_back(name)
 
 
@@ -91,7 +110,7 @@ def _opened(
 @contextmanager
 def _plugin(folder: Path, source: str) -> Iterator[None]:
     """A plug-in of this source in place of the one that is installed, for child processes."""
-    package = folder / "onnxruntime_ep_openvino"
+    package = folder / str(KNOWN[failing_provider()].plugin)
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(source + "\n")
     sys.path.insert(0, str(folder))
@@ -103,7 +122,7 @@ def _plugin(folder: Path, source: str) -> Iterator[None]:
 
 def _refused(operator: str) -> Fault:
     """A model of which the provider takes a part: the report names the operator that it left."""
-    session = OnnxRuntime(provider="openvino").load_model(_model(operator, with_more=True))
+    session = OnnxRuntime(provider=failing_provider()).load_model(_model(operator, with_more=True))
     try:
         said = f"refused: {session.refused}" if operator in session.refused else None
         return Fault("operator refused", operator, said, answered=True)
@@ -113,12 +132,14 @@ def _refused(operator: str) -> Fault:
 
 def _falls_back(operator: str) -> Fault:
     """A model of which the provider takes nothing, so that the processor would run it."""
-    runtime = make_runtime(threads=1, homes=(Home(), Home("openvino")))
+    runtime = make_runtime(threads=1, homes=(Home(), Home(failing_provider())))
     shape = _SHAPES[operator]
     graph = onnx.ModelProto.FromString(_model(operator, with_more=False)).graph
     ends = (TensorSpec("i", shape), TensorSpec("o", (1,)))
     nodes = onnx.GraphProto(node=graph.node, initializer=graph.initializer).SerializeToString()
-    stretch = Stretch((nodes,), ends[:1], ends[1:], 10, 20, home="openvino-1t", owners=(f"block {operator}",))
+    stretch = Stretch(
+        (nodes,), ends[:1], ends[1:], 10, 20, home=f"{failing_provider()}-1t", owners=(f"block {operator}",)
+    )
     return _ran("runs on the processor silently", operator, partial(runtime.load, stretch))
 
 
@@ -130,7 +151,7 @@ def _ran(kind: str, name: str, load: Callable[[], object]) -> Fault:
     return Fault(kind, name, None, answered=True)
 
 
-_SHAPES = {"Det": (3, 3), "LpPool": (3, 4, 4), "AffineGrid": (2, 3), "Col2Im": (4, 4)}
+_SHAPES = {"Det": (3, 3), "LpPool": (3, 4, 4), "Hardmax": (3, 3), "AffineGrid": (2, 3), "Col2Im": (4, 4)}
 
 
 def _model(operator: str, *, with_more: bool) -> bytes:

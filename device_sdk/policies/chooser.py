@@ -21,9 +21,10 @@ from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.costs.answers import answer_everywhere
 from device_sdk.policies.evidence_gathering import collect
-from device_sdk.policies.exits.placed_exits import measured_in_turns, without_timed_exits
+from device_sdk.policies.exits.placed_exits import measured_in_turns, paced_in_turns, without_timed_exits
 from device_sdk.policies.found import Found, Measured
 from device_sdk.policies.gathering import AdaptationSettings, Samples, accuracy_interval, gather, prepare_ms
+from device_sdk.policies.plan_homes import candidates_at_each_home, plans_at_each_home
 from device_sdk.policies.planning.choice import Choice, Option
 from device_sdk.policies.planning.front import PlanFront, make_front
 from device_sdk.policies.planning.plan_region import PlanRegion
@@ -31,11 +32,11 @@ from device_sdk.policies.planning.planner import PromisedPlans
 from device_sdk.policies.planning.proposers import may_be_faster
 from device_sdk.policies.planning.server_evidence import Servers
 from device_sdk.policies.subnet_search import (
+    DEFAULT_PAUSE_S,
     EQUAL_LATENCY,
     Confirmed,
     Measure,
     SubnetsFound,
-    at_each_home,
     judge_subnets,
     search_subnets,
 )
@@ -152,9 +153,7 @@ def _confirmed(samples: Samples, goal: Goal, found: SubnetsFound, here: Here, se
     costs, original = here.profile.cost_model(), here.workspace.supernet.original
     budget = found.confirmation.budget
     goal = msgspec.structs.replace(goal.resolved(budget.latency_ms), memory_mb=budget.memory_mb)
-    confirmed = found.confirmation.best(found.result.pool)
-    others = at_each_home(here.workspace, costs, confirmed.candidate, goal.threads)
-    confirmed = found.confirmation.fastest(confirmed, others)
+    confirmed = _fastest_home(found.confirmation.best(found.result.pool), goal, found, here)
     chosen = confirmed.candidate
     accuracy, full_accuracy = judge_subnets(
         here.workspace, costs, samples, [chosen.subnet, original], found.prior, settings
@@ -246,16 +245,21 @@ def _planned(
             by_kind = {**choice.by_kind, **plain.by_kind}
             chosen = replace(plain.choice, by_kind=by_kind, considered=choice.considered)
             return replace(plain, choice=chosen, notes=notes)
-    measured = None
+    measured, plan = None, choice.plan
     if timed is not None:
-        measured = _mean(timed, full_ms, prepare_ms(samples.inputs, choice.plan.input_size))
+        plan, timed = _timed_at_fastest_home(workspace, plan, timed, samples.inputs, goal.threads)
+        measured = _mean(timed, full_ms, prepare_ms(samples.inputs, plan.input_size))
     elif found is not None and choice.kind == "subnet":
-        choice, measured = _fitting(choice, planner, requirement, found, here, samples.inputs)
+        choice, confirmed = _fitting(choice, planner, requirement, found, here)
+        plan = choice.plan
+        if confirmed is not None:
+            confirmed = _fastest_home(confirmed, goal, found, here)
+            plan, measured = confirmed.candidate.plan, _measured(confirmed, samples.inputs)
     full_cost = None
     if original in answered.evidence.ends:
         full_cost = answered.held_out(Plan(original).with_prior(workspace.prior))
     return Found(
-        choice=choice,
+        choice=replace(choice, plan=plan),
         goal=resolved,
         held_out=answered.held_out(choice.plan, network, here.power),
         measured=measured,
@@ -279,14 +283,35 @@ def _planned(
     )
 
 
+def _fastest_home(confirmed: Confirmed, goal: Goal, found: SubnetsFound, here: Here) -> Confirmed:
+    """``confirmed``, with all blocks at one home where they measure faster there."""
+    costs = here.profile.cost_model()
+    others = candidates_at_each_home(here.workspace, costs, confirmed.candidate, goal.threads)
+    return found.confirmation.fastest(confirmed, others)
+
+
+def _timed_at_fastest_home(
+    workspace: Workspace, plan: Plan, timed: list[float], inputs: Inputs, threads: int | None
+) -> tuple[Plan, list[float]]:
+    """``plan``, with all blocks at one home where it is faster there, with its times (``_timed_ways``)."""
+    every = [plan, *plans_at_each_home(workspace, plan, threads)]
+    if len(every) == 1 or workspace.memory_cap_bytes is not None:  # no room for several under a cap
+        return plan, timed
+    shown = list(map(without_timed_exits, every))
+    times = paced_in_turns(workspace, shown, inputs, pause_s=DEFAULT_PAUSE_S)
+    fastest = every[times.index(min(times))]
+    if fastest is plan:
+        return plan, timed
+    return fastest, measured_in_turns(workspace, without_timed_exits(fastest), inputs)
+
+
 def _fitting(
     choice: Choice,
     planner: PromisedPlans,
     requirement: Requirement,
     found: SubnetsFound,
     here: Here,
-    inputs: Inputs,
-) -> tuple[Choice, Measured | None]:
+) -> tuple[Choice, Confirmed | None]:
     """The choice, measured; as long as its subnet measures too slow, the best within a limit that much stricter.
 
     Raises:
@@ -295,7 +320,7 @@ def _fitting(
     for again in reversed(range(_CHOSEN_AGAIN)):
         alone = Candidate(choice.plan, here.profile.cost_model().cost(choice.plan.subnet), choice.cost.accuracy or 0.0)
         try:
-            return choice, _measured(found.confirmation.best([alone]), inputs)
+            return choice, found.confirmation.best([alone])
         except InfeasibleBudgetError as error:
             if not again or requirement.latency_ms is None:
                 raise

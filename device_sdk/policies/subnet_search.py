@@ -387,22 +387,6 @@ def at_named_homes(pool: Sequence[Candidate], costs: CostModel, named: CostModel
     return [*housed, *at_first]
 
 
-def at_each_home(workspace: Workspace, named: CostModel, candidate: Candidate, threads: int | None) -> list[Candidate]:
-    """``candidate`` with all blocks at one home, for each that has them all within ``threads``; not ``candidate``."""
-    homes, supernet = workspace.homes.within(threads), workspace.supernet
-    if not homes.several:
-        return []
-    having = [{edge.home for edge in homes.of(supernet, one.on(""))} for one in candidate.subnet.edges]
-    paths = [
-        Subnet(tuple(edge.on(home) for edge in candidate.subnet.edges)) for home in sorted(set.intersection(*having))
-    ]
-    return [
-        replace(candidate, plan=msgspec.structs.replace(candidate.plan, subnet=path), cost=named.cost(path))
-        for path in paths
-        if path != candidate.subnet
-    ]
-
-
 def with_prior(found: SearchResult, prior: Prior | None) -> SearchResult:
     """The same with ``prior`` in the plans of all candidates, which were judged under it."""
     pool = tuple(replace(one, plan=one.plan.with_prior(prior)) for one in found.pool)

@@ -25,18 +25,25 @@ _HIGHEST_CONFIDENCE = 1.0  # exits with a threshold above it would not be loaded
 
 
 def mean_latencies_ms(
-    plans: Sequence[LoadedPlan], inputs: Array, *, rounds: int = 3, at_size: Callable[[int], AtSize] | None = None
+    plans: Sequence[LoadedPlan],
+    inputs: Array,
+    *,
+    rounds: int = 3,
+    at_size: Callable[[int], AtSize] | None = None,
+    pause_s: float | None = None,
 ) -> list[float]:
     """The mean latency of each plan over ``inputs`` [count, *input], one sample at a time, plans interleaved.
 
     Each sample contributes the median of ``rounds``, since latency differs between samples. ``at_size``: of the sample
-    with this number, for cascades; its time counts.
+    with this number, for cascades; its time counts. ``pause_s``: before each call, as an application makes it; all of
+    its time counts then, so that plans at different homes compare. None: back to back.
     """
     totals = np.zeros(len(plans))
     for at in range(len(inputs)):
         sample, resized = inputs[at : at + 1], None if at_size is None else at_size(at)
         calls = {str(number): partial(plan.run, sample, at_size=resized) for number, plan in enumerate(plans)}
-        timed = measure_interleaved(calls, rounds=rounds, warmup=1)
+        waiting = () if pause_s is None else calls
+        timed = measure_interleaved(calls, rounds=rounds, warmup=1, pause_s=pause_s or 0.0, waiting=waiting)
         totals += [timed[str(number)].median_ms for number in range(len(plans))]
     return [float(total) / len(inputs) for total in totals]
 
@@ -183,6 +190,11 @@ class _TimedRuntime:
     def concurrency(self) -> int:
         """See the port: it notes times of one stretch after the other."""
         return 1
+
+    @property
+    def waits_for_threads(self) -> bool:
+        """See the port."""
+        return self._runtime.waits_for_threads
 
     def load(self, stretch: Stretch) -> LoadedStretch:
         """See the port."""

@@ -272,6 +272,7 @@ def _measure_group(
             reference=None if reference is None else str(reference),
             pause_s=timing.pause_s,
             percentile=timing.percentile,
+            waiting=[str(number) for number, part in enumerate(parts) if _waits_for_threads(workspace, part)],
             on_round=step,
             clock=timing.clock,
         )
@@ -282,6 +283,13 @@ def _measure_group(
         Measured(timed[str(number)], part.peak_bytes, part.in_pages, part.nodes_by_provider)
         for number, part in enumerate(loaded)
     ]
+
+
+def _waits_for_threads(workspace: Workspace, part: Part) -> bool:
+    homes = [Home.parse(edge.home) for edge in part.edges if edge.home]
+    at_first = len(homes) < len(part.edges) or part.exit is not None
+    several = any(home.threads > 1 or not home.on_processor for home in homes)
+    return several or (at_first and workspace.runtime.waits_for_threads)
 
 
 def _start(workspace: Workspace, part: Part) -> CutPoint:

@@ -8,7 +8,7 @@ import platform
 import re
 import resource
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -312,6 +312,7 @@ def measure_interleaved(
     clock: Clock = time.perf_counter_ns,
     interruptions: Counter = interruptions,
     waited_ns: Counter | None = None,
+    waiting: Collection[str] = (),
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, Latency]:
     """Time competitors in turns: each has one turn per round, in an order that changes every round.
@@ -321,7 +322,8 @@ def measure_interleaved(
     With ``pause_s`` each call is made once per turn instead, that long after the one before, as an application that
     calls now and then does. With ``patience`` fewer than ``rounds`` may suffice. ``reference``: the call that the
     others' ratios refer to. ``percentile``: another one besides the median. ``waited_ns``: time that this thread waited
-    for a processor so far; by default the system's count, if ``clock`` is the system's too. ``on_round`` is called
+    for a processor so far; by default the system's count, if ``clock`` is the system's too. ``waiting``: calls that
+    run on several threads. They wait for their own threads, so that all of their time counts. ``on_round`` is called
     after each round, warm-up included.
 
     Raises:
@@ -346,7 +348,9 @@ def measure_interleaved(
             switches, waited_before_ns, started_ns = interruptions(), waited_ns(), clock()
             call()
             elapsed_ns = clock() - started_ns
-            if index >= 0:
+            if index >= 0 and name in waiting:
+                samples[name].add(elapsed_ns, 0, interrupted=False)
+            elif index >= 0:
                 waited_now_ns = waited_ns()
                 samples[name].add(elapsed_ns, waited_now_ns - waited_before_ns, interrupted=interruptions() != switches)
         timed_rounds += index >= 0

@@ -63,6 +63,11 @@ class ExecutorchRuntime:
         """See the port: all programs of a process share its thread pool."""
         return 1
 
+    @property
+    def waits_for_threads(self) -> bool:
+        """See the port."""
+        return self._threads > 1
+
     def taking_turns(self) -> ExecutorchRuntime:
         """See the port: a program's memory is planned ahead of time, so there is nothing to share."""
         return self

@@ -39,6 +39,12 @@ class HomesRuntime:
         """See the port: that of the home with the fewest."""
         return min(runtime.concurrency for _, runtime in self._runtimes.values())
 
+    @property
+    def waits_for_threads(self) -> bool:
+        """See the port: of what names no home."""
+        _, first = next(iter(self._runtimes.values()))
+        return first.waits_for_threads
+
     def taking_turns(self) -> HomesRuntime:
         """See the port."""
         turns = {home: runtime.taking_turns() for home, runtime in self._runtimes.values()}

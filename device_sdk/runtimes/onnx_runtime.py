@@ -145,6 +145,11 @@ class OnnxRuntime:
         alone = self._lean or self._provider != _CPU
         return 1 if alone else max(1, usable_cores() // self._threads)
 
+    @property
+    def waits_for_threads(self) -> bool:
+        """See the port: other providers run on threads, or devices, of their own."""
+        return self._threads > 1 or self._provider != _CPU
+
     def taking_turns(self) -> OnnxRuntime:
         """See the port.
 

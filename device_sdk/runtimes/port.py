@@ -124,6 +124,10 @@ class Runtime(Protocol):
     def concurrency(self) -> int:
         """The number of stretches that can run at once at full speed; 1 where they would wait for each other."""
 
+    @property
+    def waits_for_threads(self) -> bool:
+        """True if runs wait for other threads of the runtime, so that this waiting is part of their latency."""
+
     def taking_turns(self) -> Runtime:
         """The same runtime for many stretches of which few run at a time: they share their working memory."""
 

@@ -156,6 +156,9 @@ def require_installed(name: str) -> None:
 
 def _missing(name: str) -> RuntimeFailedError:
     _, provider = provider_named(name)
+    if installed_version(name):
+        hint = "plug-ins take devices of some makers alone: see what theirs says"
+        return RuntimeFailedError(f"{provider.plugin} is installed and finds no device here", hint=hint)
     hint = "it has " + ", ".join(KNOWN[one].name for one in installed_providers())
     if provider.extra is not None:
         hint += f"; pip install 'pathweave[{provider.extra}]' brings {provider.name}"

@@ -15,6 +15,7 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.profiling.profile import MeasuredEdge, MeasuredExit, MeasuredSubnet, Profile
 from device_sdk.profiling.stretches import device_identity
 from device_sdk.runtimes import OnnxRuntime
+from device_sdk.runtimes.providers import plugin_devices
 from device_sdk.session.device_state import DeviceState
 from device_sdk.signing import signatures
 from device_sdk.supernet.cost import CostModel, EdgeCost
@@ -127,6 +128,14 @@ def bundle(tiny_bundle: TinyBundle) -> Bundle:
 def runtime() -> OnnxRuntime:
     """ONNX Runtime on one thread."""
     return OnnxRuntime(threads=1)
+
+
+@pytest.fixture(scope="session")
+def openvino() -> None:
+    """Skips where OpenVINO cannot run: its plug-in is missing, or takes no processor of this make."""
+    pytest.importorskip("onnxruntime_ep_openvino", reason="needs the extra: pip install 'pathweave[openvino]'")
+    if not plugin_devices("openvino"):
+        pytest.skip("OpenVINO's plug-in offers no device here: it takes Intel's processors alone")
 
 
 @pytest.fixture(scope="session")

@@ -59,6 +59,10 @@ class SlowRuntime:
     def concurrency(self) -> int:
         return 1
 
+    @property
+    def waits_for_threads(self) -> bool:
+        return False
+
     def taking_turns(self) -> Runtime:
         return self
 

@@ -64,6 +64,7 @@ def timed_plan(supernet: Supernet, subnet: Subnet) -> Plan:
 
 DROPS = (0.0025, 0.01, 0.03)  # accuracy that exits may cost: a set of exits for each
 _MEASURED_SAMPLES = 200
+_PACED_SAMPLES = 40  # each waits before every call
 _MEASURED_IN_PAGES = 20  # of which each call loads pages again
 
 
@@ -104,7 +105,16 @@ def measured_in_turns(workspace: Workspace, plan: Plan, inputs: Inputs | Array) 
     return [_timed(workspace, [each], inputs, _MEASURED_IN_PAGES)[0] for each in plans]
 
 
-def _timed(workspace: Workspace, plans: Sequence[Plan], inputs: Inputs | Array, count: int) -> list[float]:
+def paced_in_turns(
+    workspace: Workspace, plans: Sequence[Plan], inputs: Inputs | Array, *, pause_s: float
+) -> list[float]:
+    """Mean latency at batch 1 of each plan, sample by sample, in turns, ``pause_s`` before each call."""
+    return _timed(workspace, plans, inputs, _PACED_SAMPLES, pause_s=pause_s)
+
+
+def _timed(
+    workspace: Workspace, plans: Sequence[Plan], inputs: Inputs | Array, count: int, *, pause_s: float | None = None
+) -> list[float]:
     """Mean latencies over the first ``count`` samples."""
     every = as_inputs(inputs)
     some = every.take(np.arange(min(count, len(inputs))), plans[0].subnet.input_size)
@@ -114,7 +124,7 @@ def _timed(workspace: Workspace, plans: Sequence[Plan], inputs: Inputs | Array, 
         return lambda positions, size: every.subset(np.array([number])).take(positions, size)
 
     try:
-        return mean_latencies_ms(loaded, some, at_size=at_size)
+        return mean_latencies_ms(loaded, some, at_size=at_size, pause_s=pause_s)
     finally:
         for plan in loaded:
             plan.close()

@@ -127,8 +127,7 @@ def test_without_an_interpreter_no_home_is_checked_in_this_process(bundle):
     assert "cannot be started" in report.failure
 
 
-def test_a_real_provider_passes_its_check_in_a_child(tiny_bundle):
-    pytest.importorskip("onnxruntime_ep_openvino", reason="needs the extra: pip install 'pathweave[openvino]'")
+def test_a_real_provider_passes_its_check_in_a_child(tiny_bundle, openvino):
     report = run_guarded_home_check(Bundle.open(tiny_bundle.folder), RuntimeSettings(), OPENVINO)
     assert report.works, report.why_not()
     assert all(one.assigned == one.nodes > 0 for one in report.blocks)

@@ -166,6 +166,28 @@ def test_waiting_for_a_processor_does_not_count_as_the_calls_time() -> None:
     assert (full.elapsed_ms, full.p95_ms) == (22, 22)
 
 
+def test_calls_on_several_threads_wait_for_their_own_which_counts() -> None:
+    bench, waited_ns = Workbench(), [0]
+
+    def work(name: str, ms: float, waits_ms: float) -> None:
+        waited_ns[0] += round(waits_ms * 1e6)
+        bench.work(name, ms + waits_ms)
+
+    latencies = measure_interleaved(
+        {"one": lambda: work("one", 10, 2), "two": lambda: work("two", 6, 5)},
+        rounds=20,
+        warmup=0,
+        reference="one",
+        clock=bench.clock,
+        interruptions=lambda: len(bench.calls),
+        waited_ns=lambda: waited_ns[0],
+        waiting=["two"],
+    )
+    one, two = latencies["one"], latencies["two"]
+    assert two.ratio is not None
+    assert (one.median_ms, two.median_ms, two.ratio.value) == (10, 11, pytest.approx(1.1))
+
+
 def test_the_system_counts_the_time_without_a_processor() -> None:
     before_ns = waited_for_processor_ns()
     assert before_ns >= 0

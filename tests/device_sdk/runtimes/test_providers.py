@@ -6,6 +6,7 @@ import json
 import pytest
 
 from device_sdk.errors import RuntimeFailedError
+from device_sdk.runtimes import providers
 from device_sdk.runtimes.onnx_runtime import OnnxRuntime
 from device_sdk.runtimes.providers import (
     ProviderSettings,
@@ -14,6 +15,7 @@ from device_sdk.runtimes.providers import (
     provider_named,
     provider_version,
 )
+from tests.device_sdk.plugins import install_plugin
 
 
 def chain(name, model=b"model", folder=None):
@@ -77,3 +79,14 @@ def test_a_plugin_that_is_not_installed_says_how_it_is_installed():
     with pytest.raises(RuntimeFailedError) as caught:
         OnnxRuntime(provider=missing[0])
     assert f"pathweave[{missing[0]}]" in caught.value.hint
+
+
+def test_a_plugin_that_finds_no_device_here_is_not_told_to_be_installed(tmp_path, monkeypatch):
+    install_plugin(tmp_path, "", version="1.2")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(providers, "plugin_devices", lambda name: [])  # as on a processor of another maker
+    with pytest.raises(
+        RuntimeFailedError, match="onnxruntime_ep_openvino is installed and finds no device here"
+    ) as caught:
+        OnnxRuntime(provider="openvino")
+    assert "pip install" not in caught.value.hint

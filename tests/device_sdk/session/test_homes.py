@@ -9,6 +9,7 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import RuntimeFailedError, UsageError
 from device_sdk.execution.home_check import BlockAtHome, HomeReport
 from device_sdk.logs.adaptation_log import Opened, read_log
+from device_sdk.policies import chooser
 from device_sdk.runtimes.settings import RuntimeSettings
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.homes import all_homes, check_homes, wanted_homes
@@ -65,8 +66,7 @@ def test_a_home_that_fails_is_left_out_with_its_reason_and_not_tried_again(bundl
     assert "openvino-1t is left out" in caplog.text
 
 
-def test_blocks_that_a_home_refuses_have_their_other_homes_alone(bundle, tmp_path):
-    pytest.importorskip("onnxruntime_ep_openvino", reason="needs the extra: pip install 'pathweave[openvino]'")
+def test_blocks_that_a_home_refuses_have_their_other_homes_alone(bundle, tmp_path, openvino):
     refused, *others = (block.id for block in bundle.supernet.blocks)
     blocks = (BlockAtHome(refused, failure="no kernel"), *(BlockAtHome(name, 3, 3) for name in others))
     found = checked(bundle, tmp_path, Checks(blocks=blocks))
@@ -123,6 +123,18 @@ def test_a_limit_on_threads_is_kept_by_the_plan(tiny_bundle, tmp_path):
     assert {edge.home for edge in found.plan.subnet.edges} == {""}
 
 
+@pytest.mark.parametrize("second_ms", [1.0, 9.0])
+def test_a_plan_with_exits_runs_at_the_home_where_it_measures_faster(tiny_bundle, tmp_path, monkeypatch, second_ms):
+    monkeypatch.setattr(chooser, "measured_in_turns", lambda *_: [1.0, 2.0])
+    monkeypatch.setattr(chooser, "paced_in_turns", lambda workspace, plans, inputs, pause_s: [3.0, second_ms])
+    with AdaptiveModel.open(tiny_bundle.folder, state_folder=tmp_path, homes=["cpu-1t", "cpu-2t"]) as model:
+        goal = Goal(optimise="latency_ms", max_drop=0.5)
+        found = model.adapt(tiny_bundle.images, goal, labels=tiny_bundle.labels, consider={"exits"})
+        assert any(choice.decides for choice in found.plan.exits)
+        assert {edge.home for edge in found.plan.subnet.edges} == {"cpu-2t" if second_ms < 3 else ""}
+        assert model(tiny_bundle.images[:2]).output.shape[0] == 2
+
+
 def test_a_plan_at_a_home_that_is_not_open_is_refused_and_the_old_one_stays(tiny_bundle, tmp_path):
     with AdaptiveModel.open(tiny_bundle.folder, state_folder=tmp_path) as model:
         before = model.plan
@@ -143,8 +155,7 @@ def test_a_provider_that_crashes_does_not_take_the_application_with_it(tiny_bund
         assert set(opened.homes_left_out) == {"openvino-1t"}
 
 
-def test_a_bundle_with_homes_runs_on_a_real_second_provider(tiny_bundle, tmp_path):
-    pytest.importorskip("onnxruntime_ep_openvino", reason="needs the extra: pip install 'pathweave[openvino]'")
+def test_a_bundle_with_homes_runs_on_a_real_second_provider(tiny_bundle, tmp_path, openvino):
     homes = ["cpu-1t", "openvino-1t"]
     with AdaptiveModel.open(tiny_bundle.folder, state_folder=tmp_path, homes=homes) as model:
         expected = model(tiny_bundle.images[:4]).output

@@ -123,7 +123,9 @@ def test_a_bundle_for_npus_says_what_each_chip_takes_and_runs_elsewhere_as_befor
     for part in originals:
         assert made[part].error is not None
         assert [one.chip for one in made[part].compiled] == ["v73", "qcs6490"]
-    run_self_test(Workspace(Bundle.open(out, accepts=RunsOn("onnxruntime", frozenset({"CPUExecutionProvider"}))), OnnxRuntime()))
+    run_self_test(
+        Workspace(Bundle.open(out, accepts=RunsOn("onnxruntime", frozenset({"CPUExecutionProvider"}))), OnnxRuntime())
+    )
     npu = Bundle.open(out, accepts=RunsOn("onnxruntime", frozenset({"QNNExecutionProvider"})))
     assert {edge.rendition for edge in npu.supernet.edges} == {"fp32", "htp"}
 

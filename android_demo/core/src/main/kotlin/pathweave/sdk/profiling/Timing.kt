@@ -101,6 +101,7 @@ public data class Latency(
  * calls now and then does. The first [warmup] rounds do not count. [reference]: the call that the others' ratios refer
  * to. [onRound] is called after each round, warm-up included; [interruptions] counts those of this thread. [waitedNs]:
  * time that this thread waited for a processor so far; by default the system's count, if the clock is the system's too.
+ * [waiting]: calls that run on several threads. They wait for their own threads, so that all of their time counts.
  *
  * @throws MeasurementError the clock stood still, or was set back more often than not.
  */
@@ -111,6 +112,7 @@ public fun measureInterleaved(
     reference: Int? = null,
     interruptions: () -> Long = ::interruptionsOfThisThread,
     waitedNs: () -> Long = if (timing.clock == SYSTEM_CLOCK) ::waitedForProcessorNs else { { 0 } },
+    waiting: Set<Int> = emptySet(),
     sleep: (Double) -> Unit = ::pause,
     onRound: () -> Unit = {},
 ): List<Latency> {
@@ -128,8 +130,9 @@ public fun measureInterleaved(
             val callNs = clock()
             calls[index]()
             val elapsedNs = clock() - callNs
-            val waitedDuringNs = waitedNs() - waitedBeforeNs
-            if (round >= 0) samples[index].add(elapsedNs, waitedDuringNs, interrupted = interruptions() != switches)
+            val waitedDuringNs = if (index in waiting) 0 else waitedNs() - waitedBeforeNs
+            val interrupted = index !in waiting && interruptions() != switches
+            if (round >= 0) samples[index].add(elapsedNs, waitedDuringNs, interrupted)
         }
         if (round >= 0) timedRounds++
         onRound()
@@ -367,13 +370,23 @@ internal class PartTimer(
                 val call: () -> Unit = { stretch.run(inputs) }
                 call to peakBytes
             }
-            val timed = measureInterleaved(loaded.map { it.first }, timing.copy(rounds = rounds), warmup, reference) {
-                onShare((++done).toDouble() / steps)
-            }
+            val timed = measureInterleaved(
+                loaded.map { it.first },
+                timing.copy(rounds = rounds),
+                warmup,
+                reference,
+                waiting = parts.indices.filter { waitsForThreads(parts[it]) }.toSet(),
+            ) { onShare((++done).toDouble() / steps) }
             return loaded.zip(timed) { (_, peakBytes), latency -> MeasuredPart(latency, peakBytes, inPages) }
         } finally {
             open.forEach { it.close() }
         }
+    }
+
+    private fun waitsForThreads(part: Part): Boolean {
+        val homes = part.edges.mapNotNull { edge -> edge.home.takeIf { it.isNotEmpty() }?.let(Home::parse) }
+        val atFirst = homes.size < part.edges.size || part.exit != null
+        return homes.any { it.threads > 1 || !it.onProcessor } || (atFirst && workspace.runtime.waitsForThreads)
     }
 
     private fun fits(part: Part): Boolean = workspace.fits(part.edges, part.exit)

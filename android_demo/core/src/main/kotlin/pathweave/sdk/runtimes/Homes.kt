@@ -32,6 +32,9 @@ public class HomesRuntime(private val runtimes: Map<Home, Runtime>, private val 
     /** That of the home with the fewest. */
     override val concurrency: Int get() = byName.values.minOf { it.concurrency }
 
+    /** Of what names no home. */
+    override val waitsForThreads: Boolean get() = runtimes.values.first().waitsForThreads
+
     /** @throws RuntimeFailedError also if the home is not open. */
     override fun load(stretch: Stretch): LoadedStretch {
         if (stretch.parts.isEmpty()) return at(stretch).load(stretch)

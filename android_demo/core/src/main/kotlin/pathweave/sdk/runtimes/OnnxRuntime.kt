@@ -59,6 +59,9 @@ public class OnnxRuntime internal constructor(
     override val concurrency: Int
         get() = if (home.onProcessor) maxOf(1, java.lang.Runtime.getRuntime().availableProcessors() / threads) else 1
 
+    /** Other providers run on threads, or devices, of their own. */
+    override val waitsForThreads: Boolean get() = threads > 1 || !home.onProcessor
+
     override fun load(stretch: Stretch): LoadedStretch {
         checkHome(stretch)
         val first = if (home.onProcessor) null else FirstRun(home, provider)

@@ -38,6 +38,9 @@ public interface Runtime {
     /** The number of stretches that can run at once at full speed; 1 where they would wait for each other. */
     public val concurrency: Int get() = 1
 
+    /** True if runs wait for other threads of the runtime, so that this waiting is part of their latency. */
+    public val waitsForThreads: Boolean get() = false
+
     /**
      * Make [stretch] ready to run.
      *

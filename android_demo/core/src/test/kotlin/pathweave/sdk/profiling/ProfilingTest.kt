@@ -160,6 +160,27 @@ class ProfilingTest {
     }
 
     @Test
+    fun `calls on several threads wait for their own, which counts`() {
+        var now = 0L
+        var waited = 0L
+        fun work(ms: Long, waitsMs: Long) {
+            waited += waitsMs * 1_000_000L
+            now += (ms + waitsMs) * 1_000_000L
+        }
+        val (alone, several) = measureInterleaved(
+            listOf({ work(10, 2) }, { work(6, 5) }),
+            Timing(rounds = 20, clock = { now }),
+            warmup = 0,
+            reference = 0,
+            interruptions = { now },
+            waitedNs = { waited },
+            waiting = setOf(1),
+        )
+        assertEquals(listOf(10.0, 11.0), listOf(alone.medianMs, several.medianMs))
+        assertEquals(1.1, several.ratio!!.value, 1e-9)
+    }
+
+    @Test
     fun `rounds end early once medians are as precise as wanted, or time is up`() {
         var now = 0L
         fun runs(patience: Patience) =
