@@ -12,10 +12,10 @@ from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.policies.costs.evidence import Evidence
 from device_sdk.policies.costs.expected_cost import expected_cost
 from device_sdk.policies.planning.planner import Planner, PromisedPlans, Trial
-from device_sdk.search.additive import margin_scale
 from device_sdk.supernet.cost import PlanCost
 from device_sdk.supernet.goal import Requirement
 from device_sdk.supernet.plan import Plan, Subnet
+from device_sdk.tasks.margins import margin_scale
 
 PLANS_ACCURACY, ASKING_ACCURACY, DROP = 0.88, 0.91, 0.03
 BUDGET_RATIOS = (0.36, 0.45, 0.65)  # of the last network's latency

@@ -12,8 +12,8 @@ from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.deciding.promises import caution_of
 from device_sdk.policies.measured_splits.fastest import SplitLimits, fastest
 from device_sdk.policies.measured_splits.measuring import SplitScore
-from device_sdk.policies.scores import score_of
 from device_sdk.policies.splitting.path_splits import PacketCoding, SplitCost
+from device_sdk.tasks import answer_task
 
 SPLIT_DROP = 0.01
 _EVERY = 4  # cut points
@@ -47,7 +47,7 @@ def split_kind(
 ) -> Kind:
     """Splits of the original network at some of its cut points, in 1 to 8 bits."""
     subnet = workspace.supernet.original
-    score = SplitScore(workspace, subnet, images, labels, score_of(workspace.bundle.manifest.task))
+    score = SplitScore(workspace, subnet, images, labels, answer_task(workspace.bundle.manifest.task))
     few = [one for one in ways if not one.tail or (one.position and one.position % _EVERY == 0)]
     for one in few:
         score.drop(one)  # while the workspace is open

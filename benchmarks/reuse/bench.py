@@ -187,13 +187,13 @@ class _Compared:
         return self.reusing.batch
 
     def accuracies(self, subnets: Sequence[Subnet], *, should_stop: Callable[[], bool] = never_stop) -> list[float]:
-        return self.correct(subnets, slice(None), should_stop=should_stop).mean(axis=1).tolist()
+        return self.scores(subnets, slice(None), should_stop=should_stop).mean(axis=1).tolist()
 
     def order_by_margin(self, *, should_stop: Callable[[], bool] = never_stop) -> None:
         for evaluator in (self.reusing, self.plain):
             evaluator.order_by_margin(should_stop=should_stop)
 
-    def correct(
+    def scores(
         self, subnets: Sequence[Subnet], samples: slice, *, should_stop: Callable[[], bool] = never_stop
     ) -> Array:
         group = _Group(list(subnets))
@@ -201,16 +201,19 @@ class _Compared:
         for number, first in enumerate(range(0, self.sample_count, BATCH)):
             batch = slice(first, min(first + BATCH, self.sample_count))
             if (number + len(self.groups)) % self.timed_every:
-                self.reusing.correct(subnets, batch, should_stop=should_stop)
+                self.reusing.scores(subnets, batch, should_stop=should_stop)
             else:
                 self._compare(group, batch, reusing_first=len(group.plain_s) % 2 == 0)
-        return self.reusing.correct(subnets, samples)
+        return self.reusing.scores(subnets, samples)
 
     def margins(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
         return self.reusing.margins(subnets, samples)
 
     def full_model_margins(self) -> npt.NDArray[np.float64]:
         return self.reusing.full_model_margins()
+
+    def margin_scale(self) -> float:
+        return self.reusing.margin_scale()
 
     def distances(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
         return self.reusing.distances(subnets, samples)
@@ -220,7 +223,7 @@ class _Compared:
         answers = []
         for evaluator, seconds in competitors if reusing_first else competitors[::-1]:
             started_s = time.perf_counter()
-            answers.append(evaluator.correct(group.subnets, batch))
+            answers.append(evaluator.scores(group.subnets, batch))
             seconds.append(time.perf_counter() - started_s)
         self.identical = self.identical and np.array_equal(answers[0], answers[1])
 

@@ -28,6 +28,7 @@ from device_sdk.search import PrefixTreeEvaluator
 from device_sdk.supernet.cost import MB, Budget, CostModel
 from device_sdk.supernet.paths import enumerate_subnets
 from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.tasks.margins import margin_scale
 
 BUDGET_RATIO = 0.6  # of the full model's latency
 SETTINGS: dict[str, dict[str, int]] = {  # small populations for short times; none stops before its time is up
@@ -110,7 +111,7 @@ class Network:
         evaluator = self._evaluator(self.search)
         subnets = list(enumerate_subnets(supernet, limit=EXACT_SUBNETS))
         evaluator.order_by_margin()
-        evaluator.correct(subnets, slice(None))
+        evaluator.scores(subnets, slice(None))
         rows = dict(zip(subnets, evaluator.margins(subnets, slice(None)), strict=True))
         samples = range(evaluator.sample_count)
         apart = np.stack([evaluator.distances(subnets, slice(k, k + 1)) for k in samples], axis=1)
@@ -217,13 +218,13 @@ class _Known:
         return BATCH
 
     def accuracies(self, subnets: Sequence[Subnet], **_: object) -> list[float]:
-        return [float(row.mean()) for row in self.correct(subnets, slice(None))]
+        return [float(row.mean()) for row in self.scores(subnets, slice(None))]
 
     def order_by_margin(self, **_: object) -> None:
         """Nothing to do: the table is ordered."""
 
-    def correct(self, subnets: Sequence[Subnet], samples: slice, **_: object) -> Right:
-        return self.margins(subnets, samples) > 0
+    def scores(self, subnets: Sequence[Subnet], samples: slice, **_: object) -> Right:
+        return (self.margins(subnets, samples) > 0).astype(np.float32)
 
     def margins(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
         rows = [self.rows[subnet][samples] for subnet in subnets]
@@ -231,6 +232,9 @@ class _Known:
 
     def full_model_margins(self) -> npt.NDArray[np.float64]:
         return self.full
+
+    def margin_scale(self) -> float:
+        return margin_scale(self.full, self.sample_count)
 
     def distances(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
         return np.array([self.distance[subnet][samples].mean() for subnet in subnets])

@@ -17,7 +17,7 @@ from device_sdk.supernet.cost import Budget, CostModel
 from device_sdk.supernet.plan import Subnet
 from device_sdk.supernet.supernet import Supernet
 
-Right = npt.NDArray[np.bool_]
+Right = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,15 @@ class Watched:
         return self.inner.batch
 
     def accuracies(self, subnets: Sequence[Subnet], *, should_stop: Callable[[], bool] = never_stop) -> list[float]:
-        return [float(row.mean()) for row in self.correct(subnets, slice(None), should_stop=should_stop)]
+        return [float(row.mean()) for row in self.scores(subnets, slice(None), should_stop=should_stop)]
 
     def order_by_margin(self, *, should_stop: Callable[[], bool] = never_stop) -> None:
         self.inner.order_by_margin(should_stop=should_stop)
 
-    def correct(
+    def scores(
         self, subnets: Sequence[Subnet], samples: slice, *, should_stop: Callable[[], bool] = never_stop
     ) -> Right:
-        rows = self.inner.correct(subnets, samples, should_stop=should_stop)
+        rows = self.inner.scores(subnets, samples, should_stop=should_stop)
         seconds = time.perf_counter() - self.started_s
         stop = len(range(self.sample_count)[samples])
         finished = [s for s in subnets if stop == self.sample_count and self.samples.get(s, 0) < stop]
@@ -73,6 +73,9 @@ class Watched:
 
     def full_model_margins(self) -> npt.NDArray[np.float64]:
         return self.inner.full_model_margins()
+
+    def margin_scale(self) -> float:
+        return self.inner.margin_scale()
 
     def distances(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
         return self.inner.distances(subnets, samples)

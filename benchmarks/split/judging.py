@@ -13,9 +13,9 @@ from benchmarks.split.ways import FLOAT_BITS, Way, along, subnet_of
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.deciding.promises import caution_of
 from device_sdk.policies.measured_splits.measuring import JpegInputs, SplitScore
-from device_sdk.policies.scores import score_of
 from device_sdk.policies.splitting.path_splits import PacketCoding, SplitCost
 from device_sdk.session.samples import SampleChecker
+from device_sdk.tasks import answer_task
 
 
 class Judging:
@@ -28,7 +28,7 @@ class Judging:
         self.jpegs = JpegInputs(judged.images, manifest.preprocessing, input_shape=(channels, height, width))
         prepare = SampleChecker(manifest).prepare
         self._inputs = np.concatenate([prepare(image) for image in judged.images])
-        score = score_of(manifest.task)
+        score = answer_task(manifest.task)
         full = along(workspace.bundle, "fp32")
         self._full = SplitScore(
             workspace, full, self._inputs, judged.targets, score, jpegs=self.jpegs, certainty=certainty

@@ -33,7 +33,7 @@ _QUICK_IMAGES = 60
 
 @dataclass(frozen=True)
 class Judged:
-    """Raw images, and what is right for each, as ``device_sdk.policies.scores`` takes it."""
+    """Raw images, and what is right for each, as ``device_sdk.tasks`` takes it."""
 
     images: Sequence[npt.NDArray[np.uint8]]
     targets: npt.NDArray[np.generic]

@@ -14,7 +14,6 @@ from functools import partial
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from device_sdk.data.inputs import Inputs
 from device_sdk.errors import InfeasibleBudgetError
@@ -47,6 +46,8 @@ from device_sdk.search.port import Candidate
 from device_sdk.supernet.cost import Budget, PlanCost, Power
 from device_sdk.supernet.goal import Goal, Requirement
 from device_sdk.supernet.plan import Plan, Subnet
+from device_sdk.tasks import answer_task
+from device_sdk.tasks.port import Targets
 
 _SUBNETS = 12  # of the pool that other kinds of plans are made of
 _SLOWEST = 3.0  # times the budget: exits and servers rarely save more
@@ -73,7 +74,7 @@ class Here:
 
 def choose(
     inputs: Inputs | Array,
-    labels: npt.NDArray[np.int64] | None,
+    labels: Targets | None,
     goal: Goal,
     kinds: Collection[str],
     here: Here,
@@ -87,8 +88,8 @@ def choose(
     Args:
         inputs: all samples, or an array [count, *input] of prepared ones.
         confirm: exits are measured; otherwise the prediction is trusted.
-        labels: [count]; without them the server's answers stand in, or else those of the full model, or where subnets
-            are not considered, of the one in use.
+        labels: targets [count, …] of the bundle's task; without them the server's answers stand in, or else those of
+            the full model, or where subnets are not considered, of the one in use.
 
     Raises:
         InfeasibleBudgetError: no plan keeps the goal; names the nearest.
@@ -96,7 +97,8 @@ def choose(
         InputError: there are no samples, some are not finite, or labels do not match them or the classes.
     """
     started, searches, workspace = time.monotonic(), "subnets" in kinds, here.workspace
-    estimates = settings.use_prior and labels is not None
+    task = answer_task(workspace.bundle.manifest.task)
+    estimates = settings.use_prior and task.classifies and labels is not None
     if labels is None:
         labels = _answers_in_place_of_labels(inputs, here, settings, searches=searches)
     samples = gather(workspace, inputs, labels, settings, searches=searches)
@@ -116,7 +118,7 @@ def choose(
 
 def _answers_in_place_of_labels(
     inputs: Inputs | Array, here: Here, settings: AdaptationSettings, *, searches: bool
-) -> npt.NDArray[np.int64] | None:
+) -> Targets | None:
     """The answers of the server, or of the subnet in use; None for those of the full model."""
     if here.servers.logits is not None:
         return np.asarray(here.servers.logits.argmax(axis=1))

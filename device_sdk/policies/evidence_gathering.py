@@ -22,10 +22,10 @@ from device_sdk.policies.planning.planner import Planner, PromisedPlans, Trial
 from device_sdk.policies.planning.proposers import that_need
 from device_sdk.policies.planning.server_evidence import Servers
 from device_sdk.progress import Progress
-from device_sdk.search.additive import margin_scale
 from device_sdk.supernet.cost import CostModel, PlanCost, Power
 from device_sdk.supernet.goal import Goal, Requirement
 from device_sdk.supernet.plan import Plan, Subnet
+from device_sdk.tasks.margins import margin_scale
 
 _BATCH = 64
 _ANSWERS_S = 60.0  # spent at most on answers of subnets, but for the first two

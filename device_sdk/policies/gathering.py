@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.datasets import split_positions
 from device_sdk.data.inputs import Inputs, as_inputs
 from device_sdk.errors import InputError, UsageError
@@ -22,6 +21,8 @@ from device_sdk.policies.hybrid.joint_search import JointSettings
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.plan import Fallback, Prior
+from device_sdk.tasks import answer_task
+from device_sdk.tasks.port import Targets
 
 Floats = npt.NDArray[np.float64]
 
@@ -181,13 +182,14 @@ class AdaptationSettings:
 
 @dataclass(frozen=True)
 class Samples:
-    """Private samples with ``labels`` [count], those that choose (``kept``) and those that judge (``held``).
+    """Private samples with ``labels``, those that choose (``kept``) and those that judge (``held``).
 
-    ``prior``: of the classes, where the labels are the full model's answers corrected by it.
+    ``labels``: targets [count, …] of the bundle's task. ``prior``: of the classes, where the labels are the full
+    model's answers corrected by it.
     """
 
     inputs: Inputs
-    labels: npt.NDArray[np.int64]
+    labels: Targets
     kept: npt.NDArray[np.int64]
     held: npt.NDArray[np.int64]
     prior: Prior | None = None
@@ -196,7 +198,7 @@ class Samples:
 def gather(
     workspace: Workspace,
     inputs: Inputs | Array,
-    labels: npt.NDArray[np.int64] | None,
+    labels: Targets | None,
     settings: AdaptationSettings,
     *,
     searches: bool,
@@ -213,11 +215,14 @@ def gather(
     prior: Prior | None = None
     if labels is None:
         labels, prior = stand_in_labels(workspace, inputs, batch=settings.batch, use_prior=settings.use_prior)
-    inputs = as_inputs(inputs)
-    _check_labels(labels, inputs, workspace.bundle)
+    inputs, task = as_inputs(inputs), answer_task(workspace.bundle.manifest.task)
+    if len(labels) != len(inputs):
+        raise InputError(f"there are {len(inputs)} samples and labels of shape {np.shape(labels)}")
+    labels = task.checked(labels, len(inputs))
     kept, held = np.arange(len(labels)), np.arange(0)
     if searches or len(labels) >= _FEW_SAMPLES:
-        kept, held = search_positions(labels, settings)
+        alike = labels if task.classifies else np.zeros(len(labels), dtype=np.int64)
+        kept, held = search_positions(alike, settings)
     return Samples(inputs, labels, kept, held, prior)
 
 
@@ -246,35 +251,31 @@ def _check_inputs(inputs: Inputs | Array) -> None:
         )
 
 
-def _check_labels(labels: npt.NDArray[np.int64], inputs: Inputs, bundle: Bundle) -> None:
-    if labels.shape != (len(inputs),):
-        raise InputError(f"there are {len(inputs)} samples and labels of shape {labels.shape}")
-    classes = len(bundle.manifest.task.class_names)
-    if labels.min() < 0 or labels.max() >= classes:
-        raise InputError(f"labels must lie between 0 and {classes - 1}, got {labels.min()} to {labels.max()}")
-
-
 def stand_in_labels(
     workspace: Workspace, inputs: Inputs | Array, *, batch: int, use_prior: bool
-) -> tuple[npt.NDArray[np.int64], Prior | None]:
-    """The full model's answers to ``inputs``, in place of labels [count], and the prior that corrected them, if any."""
-    logits = _full_model_logits(workspace, inputs, batch=batch)
+) -> tuple[Targets, Prior | None]:
+    """The full model's answers to ``inputs``, in place of labels, and the prior that corrected them, if any."""
+    task = answer_task(workspace.bundle.manifest.task)
+    if not task.classifies:
+        found = [task.stand_in(answers) for answers in _full_model_answers(workspace, inputs, batch=batch)]
+        return np.concatenate(found), None
+    logits = np.concatenate(list(_full_model_answers(workspace, inputs, batch=batch)))
     prior = find_prior(logits, None) if use_prior else None
-    return corrected(logits, prior).argmax(axis=-1), prior
+    return task.stand_in(corrected(logits, prior)), prior
 
 
-def _full_model_logits(workspace: Workspace, inputs: Inputs | Array, *, batch: int) -> Array:
-    """[count, classes]; under a memory cap in pages if it has to, in batches that fit."""
+def _full_model_answers(workspace: Workspace, inputs: Inputs | Array, *, batch: int) -> Iterator[Array]:
+    """[samples, *output] of each batch; under a memory cap in pages if it has to, in batches that fit."""
     whole = workspace.supernet.original.edges
     batch = workspace.largest_batch([PlanSegment(whole, None)], wanted=batch)
     loaded = workspace.load_stretch(whole, batch=batch)
     try:
         positions = np.arange(len(inputs))
         batches = (positions[at : at + batch] for at in range(0, len(inputs), batch))
-        outputs = [loaded.run([as_inputs(inputs).take(some)])[-1] for some in batches]
+        for some in batches:
+            yield loaded.run([as_inputs(inputs).take(some)])[-1]
     finally:
         loaded.close()
-    return np.concatenate(outputs)
 
 
 def prepare_ms(inputs: Inputs, input_size: tuple[int, ...]) -> float:

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from device_sdk.data.inputs import Inputs
 from device_sdk.errors import BudgetError, InfeasibleBudgetError
@@ -31,6 +29,8 @@ from device_sdk.search.port import Candidate, SearchProblem, SearchResult, by_ex
 from device_sdk.supernet.cost import MB, Budget, CostModel
 from device_sdk.supernet.plan import Prior, Subnet
 from device_sdk.supernet.supernet import Supernet
+from device_sdk.tasks import answer_task
+from device_sdk.tasks.port import Targets
 
 _MOST_WORKERS = 4  # each needs working memory, and an application wants cores too
 LIMIT_S = 12.0  # of measuring candidates; on a quiet device two seconds suffice
@@ -433,9 +433,9 @@ def make_evaluator(
     cost_model: CostModel,
     settings: AdaptationSettings,
     inputs: Inputs | Array,
-    labels: npt.NDArray[np.int64],
+    labels: Targets,
 ) -> PrefixTreeEvaluator:
-    """Evaluates subnets on ``inputs`` with ``labels`` [count].
+    """Evaluates subnets on ``inputs`` with ``labels`` [count, …], the targets of the bundle's task.
 
     Batches are small where features are large (``settings.batch_bytes``). Under a memory cap, edges
     leave memory for others, features get at most half of what the largest edge leaves, batches are as large as then
@@ -451,7 +451,15 @@ def make_evaluator(
         batch = room.largest_batch(each_edge(bundle), wanted=batch)
         load = PagedEdges(bundle, workspace.runtime, cap_bytes=cap_bytes - cache_bytes, batch=batch)
     return PrefixTreeEvaluator(
-        bundle.supernet, load, inputs, labels, cost_model, batch=batch, cache_bytes=cache_bytes, workers=workers
+        bundle.supernet,
+        load,
+        inputs,
+        labels,
+        cost_model,
+        batch=batch,
+        cache_bytes=cache_bytes,
+        workers=workers,
+        task=answer_task(bundle.manifest.task),
     )
 
 

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.random_source import SplitMix64
-from device_sdk.runtimes.port import Array
 from device_sdk.search.port import Evaluator
 from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
+from device_sdk.tasks.margins import by_margin
 
 Floats = npt.NDArray[np.float64]
 
@@ -38,10 +38,6 @@ _OWN_SPREADS = (1.0, 3.0)  # grid: prior log-odds deviation of blocks and rendit
 _JOINT_SPREADS = (0.05, 0.1, 0.2, 0.4)  # grid: prior log-odds deviation of the interaction
 _JITTER = 1e-9  # added to a covariance's diagonal for numerical stability
 _LEAST_NOISE = 0.1  # of the sampling variance
-_AZZALINI = 1.3  # width of a kernel for a distribution function, in deviations, times samples to the power of -1/3
-_QUARTILES = 1.349  # of a normal distribution: distance of its quartiles in deviations
-_LOGISTIC = math.sqrt(3) / math.pi  # scale of a logistic distribution of deviation 1
-_STEEPEST = 30.0  # of a logistic function's argument: beyond, it is 0 or 1
 _FEW = 8  # with fewer observations the hyperparameters stay at their defaults
 
 
@@ -245,44 +241,12 @@ def log_odds(correct: float, samples: int) -> float:
 
 
 def smoothed(evaluator: Evaluator, subnets: Sequence[Subnet], samples: slice) -> Floats:
-    """Chance of a correct answer to a sample like each of ``samples``: [subnets, samples].
+    """Expected score of a sample like each of ``samples``: [subnets, samples].
 
-    A logistic function of the margin. Its mean is a kernel estimate of the chance that the margin is above 0, which
-    varies less from one set of samples to the next than the share of correct answers. All subnets have one width:
-    ``1.3 σ n^(-1/3)`` (Azzalini 1981), with σ of the full model's margins and n of all samples. The subnets have been
+    A logistic function of the margin, on the scale of the task (``tasks.margins.margin_scale``). The subnets have been
     evaluated on ``samples``.
     """
-    scale = margin_scale(evaluator.full_model_margins(), evaluator.sample_count)
-    return by_margin(evaluator.margins(subnets, samples), scale)
-
-
-def margin_scale(full_model_margins: Floats, count: int) -> float:
-    """Scale of the logistic function by which answers to ``count`` samples count (see ``smoothed``)."""
-    width = _AZZALINI * _deviation(full_model_margins) * count ** (-1 / 3)
-    return max(_LOGISTIC * width, float(np.finfo(np.float32).tiny))
-
-
-def label_margins(logits: Array, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-    """Each label's logit minus the largest of the others [count]; the lowest number where that is no number."""
-    place = labels[:, None]
-    others = logits.astype(np.float32)
-    own = np.take_along_axis(others, place, axis=-1)[:, 0]
-    np.put_along_axis(others, place, -np.inf, axis=-1)
-    with np.errstate(invalid="ignore"):
-        margins = own - others.max(axis=-1)
-    return np.nan_to_num(margins, nan=float(np.finfo(np.float32).min))
-
-
-def by_margin(margins: Floats, scale: float) -> Floats:
-    """Chance of a correct answer to a sample like those with these ``margins`` [...]: [...]."""
-    chances: Floats = 1 / (1 + np.exp(-np.clip(margins / scale, -_STEEPEST, _STEEPEST)))
-    return chances
-
-
-def _deviation(values: Floats) -> float:
-    """The standard deviation, or by the quartiles where these are nearer: a robust measure of spread."""
-    low, high = np.quantile(values, [0.25, 0.75])
-    return min(float(values.std()), float(high - low) / _QUARTILES)
+    return by_margin(evaluator.margins(subnets, samples), evaluator.margin_scale())
 
 
 def unshared_noise(chances: Floats) -> float:

@@ -197,7 +197,7 @@ def expected_accuracies(evaluator: Evaluator, subnets: Sequence[Subnet], samples
     over the distance from the full model; 3. shift all to the mean that was measured. Subnets far worse than the best
     are not shrunk, and do not affect the others. Raises what the evaluator raises.
     """
-    measured = evaluator.correct(subnets, samples).mean(axis=1)
+    measured = evaluator.scores(subnets, samples).mean(axis=1, dtype=np.float64)
     chances = smoothed(evaluator, subnets, samples)
     expected: Floats = chances.mean(axis=1)
     counted = np.array([log_odds(float(row.sum()), len(row)) for row in chances])

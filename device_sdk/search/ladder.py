@@ -136,17 +136,17 @@ def _raced(run: SearchRun, race: Race, rungs: Sequence[Subnet], fitting: Collect
 def _in_the_race(run: SearchRun, rungs: Sequence[Subnet], fitting: Collection[Subnet]) -> list[Subnet]:
     """``rungs`` without those that are surely less accurate than another rung that fits, on the same samples.
 
-    Surely: by three standard errors of the difference, which counts the samples that one of the two answers correctly.
+    Surely: by three standard errors of the difference, which sums the squared differences of the samples' scores.
     """
     samples = slice(0, min(run.started.get(one, run.problem.evaluator.sample_count) for one in rungs))
     rivals = [one for one in dict.fromkeys([*run.pool, *rungs]) if one in fitting]
     if not rivals:
         return list(rungs)
-    correct = run.problem.evaluator.correct
-    best = max(correct(rivals, samples), key=np.count_nonzero)
-    rows = correct(rungs, samples)
-    behind = np.count_nonzero(best) - np.count_nonzero(rows, axis=1)
-    lost = behind > _SURELY * np.sqrt(np.count_nonzero(rows != best, axis=1))
+    scores = run.problem.evaluator.scores
+    best = max(scores(rivals, samples).astype(np.float64), key=np.sum)
+    rows = scores(rungs, samples).astype(np.float64)
+    behind = best.sum() - rows.sum(axis=1)
+    lost = behind > _SURELY * np.sqrt(((rows - best) ** 2).sum(axis=1))
     return [one for one, has_lost in zip(rungs, lost.tolist(), strict=True) if not has_lost]
 
 

@@ -75,21 +75,21 @@ class Evaluator(Protocol):
         Subnets disagree mostly on samples of small margin.
         """
 
-    def correct(
+    def scores(
         self, subnets: Sequence[Subnet], samples: slice, *, should_stop: Callable[[], bool] = never_stop
-    ) -> npt.NDArray[np.bool_]:
-        """Mask of the samples that each subnet classifies correctly: [subnets, samples]."""
+    ) -> npt.NDArray[np.float32]:
+        """Scores of each subnet's answers, 0 to 1; of classes 1 for the right one: [subnets, samples]."""
 
     def margins(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
-        """Margins of subnets evaluated on ``samples``: [subnets, samples]; an answer is correct where it is above 0.
+        """Margins of subnets evaluated on ``samples`` (``tasks.AnswerTask.margins``): [subnets, samples]."""
 
-        The logit of the label minus the largest of the others.
-        """
+    def margin_scale(self) -> float:
+        """The scale on which the task's margins become expected scores."""
 
     def distances(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
         """Distance from the full model, of subnets evaluated on ``samples``: [subnets], at least 0.
 
-        Mean squared difference of logits, each sample's centred to a mean of 0.
+        Mean squared difference of the values that the task compares; of classes, centred logits.
         """
 
     def full_model_margins(self) -> npt.NDArray[np.float64]:

@@ -143,7 +143,7 @@ class Race:
                     return False
                 continue
             try:
-                self._evaluator.correct(group, slice(0, stage), should_stop=self._run.check_stop)
+                self._evaluator.scores(group, slice(0, stage), should_stop=self._run.check_stop)
             except EvaluationStopped:
                 return False
             started.update(dict.fromkeys(group, stage))

@@ -30,6 +30,7 @@ from device_sdk.session.samples import SampleChecker
 from device_sdk.supernet.cost import Power, Uplink
 from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.plan import Plan, Split, Subnet
+from device_sdk.tasks import answer_task
 
 _BATCH = 64
 
@@ -73,7 +74,9 @@ class Choosing:
             usable["answers"] = "ask"
         if tails is not None and tails.privacy != "never":
             usable["tails"] = "split"
-        kinds = considered(consider, goal, usable.values())
+        task = self._in_use.workspace.bundle.manifest.task
+        kinds = considered(consider, goal, usable.values() if answer_task(task).classifies else ())
+        self._require_possible(kinds, goal)
         needed: tuple[tuple[Need, RemoteModel | None, str], ...] = (
             ("answers", asked, "inputs"),
             ("tails", tails, "activations"),
@@ -95,6 +98,21 @@ class Choosing:
         if "hybrid" in kinds and kinds - {"hybrid"}:
             raise UsageError("a hybrid is chosen alone", hint='consider={"hybrid"}')
         return kinds
+
+    def _require_possible(self, kinds: Collection[str], goal: Goal) -> None:
+        """Of models that are no classifiers: subnets within a budget, or a split (UsageError)."""
+        task = self._in_use.workspace.bundle.manifest.task
+        if answer_task(task).classifies or set(kinds) == {"split"}:
+            return
+        others = sorted(set(kinds) - {"subnets"})
+        if others:
+            hint = 'leave consider out, or give {"subnets"}, or {"split"} alone'
+            raise UsageError(f"{others[0]} needs a classifier; this model is for {task.kind}", hint=hint)
+        if not goal.is_budget:
+            hint = "give limits alone: Goal(latency_ms=…), latency_ratio, memory_mb"
+            raise UsageError(
+                f"a model for {task.kind} adapts to a budget, for the best {answer_task(task).name}", hint=hint
+            )
 
     def choose(
         self,
@@ -131,9 +149,9 @@ class Choosing:
             )
             return found, _server_of(found.plan.split, model)
         workspace.bundle.require_whole("adapting")
-        self._samples.require_classifier()
-        targets = None if labels is None else self._samples.labels(labels)
         inputs, pixels = self._samples.inputs(samples), self._samples.pixels(samples)
+        task = answer_task(workspace.bundle.manifest.task)
+        targets = None if labels is None else task.checked(labels, len(inputs))
         pool = self._state.load_pool()
         known = [one.subnet for one in (pool.candidates if pool is not None else ())]
         if "hybrid" in kinds:

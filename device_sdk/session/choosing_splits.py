@@ -43,7 +43,6 @@ from device_sdk.policies.measured_splits.region import Region
 from device_sdk.policies.planning.choice import Choice
 from device_sdk.policies.planning.front import split_front
 from device_sdk.policies.planning.server_evidence import Servers
-from device_sdk.policies.scores import score_of
 from device_sdk.profiling.profile import Profile, measure_subnets
 from device_sdk.profiling.stretches import Timing
 from device_sdk.profiling.timing import Patience
@@ -53,6 +52,7 @@ from device_sdk.session.samples import SampleChecker
 from device_sdk.supernet.cost import CostModel, PlanCost, Power, Uplink
 from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.plan import Ask, Plan, Subnet
+from device_sdk.tasks import answer_task
 
 _TURNS = Patience(rounds=60, precision=0.006, limit_s=1.0, least=10)  # of whole paths, each
 _LIMITED = ("accuracy", "share_asked", "energy_mj", "bytes_sent", "latency_ratio", "p95_latency_ms")
@@ -200,7 +200,7 @@ def _limits(
         return SplitLimits(goal.memory_mb, goal.max_drop, storage_mb=goal.storage_mb)
     workspace.bundle.require_whole("measuring the accuracy of a split")
     inputs: Inputs = checker.inputs(samples)
-    score = score_of(workspace.bundle.manifest.task)
+    score = answer_task(workspace.bundle.manifest.task)
     targets = None if labels is None else score.checked(labels, len(inputs))
     certainty = goal.certainty
     if certainty is None and goal.max_drop is not None:

@@ -15,10 +15,12 @@ import torch
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.runnable import golden_inputs
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.scores import SCORES, Accuracy, Targets, score_of
 from device_sdk.runtimes import make_runtime, runs_on
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.plan import Plan
+from device_sdk.tasks import TASKS, answer_task
+from device_sdk.tasks.classification import Accuracy
+from device_sdk.tasks.port import Scores, Targets
 from packager.tasks import Classification, mixed_loss
 
 KIND = "top-two"
@@ -30,10 +32,17 @@ class TopTwoScore(Accuracy):
 
     name = "top-two accuracy"
 
-    def of(self, answers: Array, targets: Targets) -> float:
+    def scores(self, answers: Array, targets: Targets) -> Scores:
         """See the port."""
         likely = np.argsort(-answers, axis=1)[:, :2]
-        return float((likely == targets[:, None]).any(axis=1).mean())
+        return (likely == targets[:, None]).any(axis=1).astype(np.float32)
+
+    def margins(self, answers: Array, targets: Targets) -> Scores:
+        """See the port: the logit of the class minus the second largest of the others."""
+        others = np.array(answers, dtype=np.float32)
+        own = np.take_along_axis(others, targets[:, None], axis=1)[:, 0]
+        np.put_along_axis(others, targets[:, None], -np.inf, axis=1)
+        return own - np.sort(others, axis=1)[:, -2]
 
 
 class TopTwoTask(Classification):
@@ -46,9 +55,9 @@ class TopTwoTask(Classification):
         return (answers.topk(2, dim=1).indices == targets[:, None]).any(1).float()
 
 
-# In the product: a file in packager/tasks, a class and a line in device_sdk/policies/scores.py, and, since readers must
-# know what a model's output means, a name in ``TaskKind`` (device_sdk/bundles/manifest.py, docs/bundle_format.md).
-SCORES[KIND] = TopTwoScore
+# In the product: a file in packager/tasks, another and a line in device_sdk/tasks, and, since readers must know what a
+# model's output means, a name in ``TaskKind`` (device_sdk/bundles/manifest.py, docs/bundle_format.md).
+TASKS[KIND] = TopTwoScore
 
 
 def main(folder: Path) -> None:
@@ -60,7 +69,7 @@ def main(folder: Path) -> None:
     labels = np.where(np.arange(SAMPLES) % 2, choices[:, 1], choices[:, 0])
     task = msgspec.structs.replace(workspace.bundle.manifest.task, kind=KIND)
     for judged in (workspace.bundle.manifest.task, task):
-        score = score_of(judged)
+        score = answer_task(judged)
         print(f"{score.name}: {score.of(answers, score.checked(labels, SAMPLES)):.0%}")
     logits, targets = torch.from_numpy(answers), torch.from_numpy(labels)
     loss = mixed_loss(TopTwoTask(), logits, targets, logits, temperature=4.0, label_weight=0.5)

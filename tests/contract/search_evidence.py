@@ -11,6 +11,7 @@ import numpy.typing as npt
 from device_sdk.random_source import uniform_floats
 from device_sdk.search.port import EvaluationStopped, never_stop
 from device_sdk.supernet.plan import Subnet
+from device_sdk.tasks.margins import margin_scale
 
 SAMPLES, BATCH = 200, 16
 _BASE_LOSS = 0.125
@@ -36,14 +37,14 @@ class MadeUpEvidence:
 
     def accuracies(self, subnets: Sequence[Subnet], *, should_stop: Callable[[], bool] = never_stop) -> list[float]:
         """See the port."""
-        return [int(row.sum()) / SAMPLES for row in self.correct(subnets, slice(None), should_stop=should_stop)]
+        return [int(row.sum()) / SAMPLES for row in self.scores(subnets, slice(None), should_stop=should_stop)]
 
     def order_by_margin(self, *, should_stop: Callable[[], bool] = never_stop) -> None:
         """Nothing to do: the samples have no margin."""
 
-    def correct(
+    def scores(
         self, subnets: Sequence[Subnet], samples: slice, *, should_stop: Callable[[], bool] = never_stop
-    ) -> npt.NDArray[np.bool_]:
+    ) -> npt.NDArray[np.float32]:
         """See the port."""
         asked = range(SAMPLES)[samples]
         new = [one for one in dict.fromkeys(subnets) if self._done.get(one, 0) < asked.stop]
@@ -53,7 +54,7 @@ class MadeUpEvidence:
         if first:
             self.groups.append(first)
         self._done.update(dict.fromkeys(new, asked.stop))
-        return self.margins(subnets, samples) > 0
+        return (self.margins(subnets, samples) > 0).astype(np.float32)
 
     def margins(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
         """See the port."""
@@ -67,6 +68,10 @@ class MadeUpEvidence:
     def full_model_margins(self) -> npt.NDArray[np.float64]:
         """See the port."""
         return self._row(self._original)
+
+    def margin_scale(self) -> float:
+        """See the port."""
+        return margin_scale(self.full_model_margins(), SAMPLES)
 
     def _row(self, subnet: Subnet) -> npt.NDArray[np.float64]:
         if subnet not in self._rows:

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from device_sdk.offload.remote_model import LogarithmicPool
 from device_sdk.policies.splitting.path_splits import NO_HANDLING, Handling
 from device_sdk.runtimes.port import Array
-from device_sdk.search.additive import by_margin, label_margins
 from device_sdk.supernet.cost import CostModel, Uplink
 from device_sdk.supernet.plan import Edge, RemoteRef, Subnet
+from device_sdk.tasks.margins import by_margin, label_margins
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Evidence:
     of whole paths whose activations travel in few bits, by cut point and bits of each tensor. ``pools``: how a server's
     answer to a hard sample is pooled with the device's own; without one it replaces it. ``prepare_ms``: milliseconds of
     preparing a sample at an input size; 0 where it was not measured. ``margin_scale``: answers count by their margins,
-    on this scale (``search/additive.by_margin``); 0: as right or wrong.
+    on this scale (``tasks.margins.by_margin``); 0: as right or wrong.
     """
 
     labels: npt.NDArray[np.int64]

@@ -22,7 +22,6 @@ from device_sdk.offload.quantisation import dequantise, quantise
 from device_sdk.offload.tail import TailClient
 from device_sdk.policies.deciding.promises import caution_of
 from device_sdk.policies.measured_splits.packet_coding import Codings, as_received, packet_codings
-from device_sdk.policies.scores import Score, Targets
 from device_sdk.policies.splitting.path_splits import (
     Handling,
     JpegCoding,
@@ -35,6 +34,8 @@ from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import CostModel
 from device_sdk.supernet.plan import Edge, Subnet, without_homes
 from device_sdk.supernet.supernet import Supernet
+from device_sdk.tasks import AnswerTask
+from device_sdk.tasks.port import Targets
 
 _SIZED = 32  # images, about, that are coded to know their mean size and their times
 
@@ -232,7 +233,7 @@ class SplitScore:
         subnet: Subnet,
         inputs: Inputs | Array,
         targets: Targets | None,
-        score: Score,
+        score: AnswerTask,
         *,
         jpegs: JpegInputs | None = None,
         certainty: float | None = None,

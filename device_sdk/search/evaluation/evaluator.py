@@ -15,7 +15,6 @@ from device_sdk.data.inputs import Inputs, as_inputs
 from device_sdk.errors import ClosedError, DataError, InputError, UsageError
 from device_sdk.execution.loaded_segments import corrected
 from device_sdk.runtimes.port import Array, LoadedStretch
-from device_sdk.search.additive import label_margins
 from device_sdk.search.evaluation.prefix_tree import (
     FeatureCache,
     Prefix,
@@ -29,6 +28,9 @@ from device_sdk.search.port import never_stop
 from device_sdk.supernet.cost import CostModel
 from device_sdk.supernet.plan import Edge, Prior, Subnet
 from device_sdk.supernet.supernet import Supernet
+from device_sdk.tasks import AnswerTask
+from device_sdk.tasks.classification import Accuracy
+from device_sdk.tasks.port import Scores, Targets
 
 Load = Callable[[tuple[Edge, ...]], LoadedStretch]
 
@@ -38,15 +40,15 @@ _FLOAT16_MAX = float(np.finfo(np.float16).max)
 
 
 class PrefixTreeEvaluator:
-    """Evaluates subnets on labelled samples; implements the search's ``Evaluator``.
+    """Evaluates subnets on samples with targets; implements the search's ``Evaluator``.
 
     A group is evaluated batch by batch, depth first over the tree of its prefixes, so that a shared prefix runs once.
     Features that later groups will probably need are cached. Every edge runs in its own session, with and without
     reuse, so that results are bit-identical. Results are memoised. Not thread-safe: ``workers`` batches at a time are
     evaluated in threads of its own, with equal results. ``close`` frees all.
 
-    ``inputs``: the samples, or an array [count, *shape of cut point 0] of prepared ones; ``labels``: [count] class
-    indices. The output of the last cut point is [batch, classes] (its last tensor, if it has several). At most
+    ``inputs``: the samples, or an array [count, *shape of cut point 0] of prepared ones; ``labels``: targets [count, …]
+    of ``task``, by default class indices. Answers are the last cut point's last tensor [batch, *output]. At most
     ``cache_bytes`` of features outlive the edge run that makes or reads them, and at most ``max_sessions`` sessions are
     open (all edges' by default). ``load``: makes one edge ready to run at every input size; one session serves all.
 
@@ -64,7 +66,7 @@ class PrefixTreeEvaluator:
         supernet: Supernet,
         load: Load,
         inputs: Inputs | Array,
-        labels: npt.NDArray[np.int64],
+        labels: Targets,
         cost_model: CostModel,
         batch: int = 64,
         cache_bytes: int = 64_000_000,
@@ -72,6 +74,7 @@ class PrefixTreeEvaluator:
         max_sessions: int | None = None,
         logits_bytes: int = LOGITS_BYTES,
         workers: int = 1,
+        task: AnswerTask | None = None,
     ) -> None:
         if len(inputs) != len(labels):
             raise InputError(f"there are {len(inputs)} samples and {len(labels)} labels")
@@ -84,6 +87,7 @@ class PrefixTreeEvaluator:
         self._supernet = supernet
         self._sessions = _Sessions(load, limit=max_sessions)
         self._inputs, self._labels = as_inputs(inputs), labels
+        self._task = task or Accuracy(supernet.cut_points[-1].tensors[-1].shape[-1])
         self._cost_model = cost_model
         self._batch = batch
         self._cache_bytes = cache_bytes if reuse else 0
@@ -93,7 +97,7 @@ class PrefixTreeEvaluator:
         self._logits: OrderedDict[Subnet, Array] = OrderedDict()  # float16 [count, classes], the oldest first
         self._logits_bytes = logits_bytes
         self._order = np.arange(len(labels))
-        self._references: dict[int, Array] = {}  # by batch: logits of the full model, without a prior
+        self._references: dict[int, _Reference] = {}  # by batch: of the full model, without a prior
         self._prior: Prior | None = None
         self._touched: set[int] = set()  # batches on which at least one subnet was evaluated
         self._workers = Workers(workers)
@@ -118,8 +122,8 @@ class PrefixTreeEvaluator:
 
     def accuracies(self, subnets: Sequence[Subnet], *, should_stop: Callable[[], bool] = never_stop) -> list[float]:
         """See the port; raises what ``correct`` does."""
-        answers = self.correct(subnets, slice(None), should_stop=should_stop)
-        return [int(np.count_nonzero(row)) / self.sample_count for row in answers]
+        scores = self.scores(subnets, slice(None), should_stop=should_stop)
+        return [float(row.sum(dtype=np.float64)) / self.sample_count for row in scores]
 
     def logits(self, subnets: Sequence[Subnet]) -> list[Array]:
         """Logits of each subnet on all samples, in the order in which they were given: float16 [count, classes].
@@ -133,7 +137,11 @@ class PrefixTreeEvaluator:
     def full_model_logits(self) -> tuple[Array, npt.NDArray[np.int64]]:
         """Logits of the full model [count, classes], without a prior, and the labels [count] in the same order."""
         self._workers.each(range(self._batch_count), self._refer_to, never_stop)
-        return np.concatenate([self._references[batch] for batch in range(self._batch_count)]), self._labels
+        return self._of_full_model("answers"), self._labels
+
+    def _of_full_model(self, name: str) -> Array:
+        """What is known of the full model's answers by now, of all batches in turn."""
+        return np.concatenate([getattr(self._references[batch], name) for batch in sorted(self._references)])
 
     def use_prior(self, prior: Prior | None) -> None:
         """Judge all answers under ``prior`` from now on.
@@ -150,7 +158,7 @@ class PrefixTreeEvaluator:
         if subnet not in self._logits or known is None or len(known.batches) < self._batch_count:
             self._answers.pop(subnet, None)
             self._logits.pop(subnet, None)
-            self.correct([subnet], slice(None))
+            self.scores([subnet], slice(None))
         return self._logits[subnet]
 
     def _store_logits(self, subnet: Subnet, samples: slice, logits: Array) -> None:
@@ -176,13 +184,16 @@ class PrefixTreeEvaluator:
         batches = range(self._batch_count)
         self._workers.each(batches, self._refer_to, should_stop)
         order = np.argsort(np.abs(self.full_model_margins()), kind="stable")
-        references = np.concatenate([self._references[batch] for batch in batches])[order]
-        self._references = {batch: references[self._samples(batch)] for batch in batches}
+        answers, compared, margins = (self._of_full_model(name)[order] for name in ("answers", "compared", "margins"))
+        places = {batch: self._samples(batch) for batch in batches}
+        self._references = {
+            batch: _Reference(answers[place], compared[place], margins[place]) for batch, place in places.items()
+        }
         self._order, self._labels = self._order[order], self._labels[order]
 
-    def correct(
+    def scores(
         self, subnets: Sequence[Subnet], samples: slice, *, should_stop: Callable[[], bool] = never_stop
-    ) -> npt.NDArray[np.bool_]:
+    ) -> Scores:
         """See the port. Whole batches are evaluated, also where ``samples`` has a part of one.
 
         Raises:
@@ -198,8 +209,8 @@ class PrefixTreeEvaluator:
             self._answers.setdefault(subnet, _Answers.none(self.sample_count))
         indices = range(self.sample_count)[samples]
         self._evaluate(list(dict.fromkeys(subnets)), sorted({index // self._batch for index in indices}), should_stop)
-        rows = [self._answers[subnet].correct[samples] for subnet in subnets]
-        return np.stack(rows) if rows else np.zeros((0, len(indices)), dtype=np.bool_)
+        rows = [self._answers[subnet].scores[samples] for subnet in subnets]
+        return np.stack(rows) if rows else np.zeros((0, len(indices)), dtype=np.float32)
 
     def margins(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
         """See the port."""
@@ -212,10 +223,15 @@ class PrefixTreeEvaluator:
 
     def full_model_margins(self) -> npt.NDArray[np.float64]:
         """See the port. The full model runs once per batch; ``edge_runs`` does not count it."""
-        batches = sorted(self._references)
-        labels = np.concatenate([self._labels[self._samples(batch)] for batch in batches])
-        logits = np.concatenate([self._references[batch] for batch in batches])
-        return label_margins(corrected(logits, self._prior), labels).astype(np.float64)
+        if not self._task.classifies:
+            return self._of_full_model("margins").astype(np.float64)
+        labels = np.concatenate([self._labels[self._samples(batch)] for batch in sorted(self._references)])
+        logits = corrected(self._of_full_model("answers"), self._prior)
+        return self._task.margins(logits, labels).astype(np.float64)
+
+    def margin_scale(self) -> float:
+        """See the port."""
+        return self._task.margin_scale(self.full_model_margins(), self.sample_count)
 
     def release(self) -> None:
         """Free all sessions and features; they are loaded again on demand. Results are kept."""
@@ -276,13 +292,15 @@ class PrefixTreeEvaluator:
         if not node.children:
             samples = self._samples(batch)
             answers = self._answers[Subnet(node.prefix)]
-            logits = corrected(features[-1], self._prior)
-            answers.correct[samples] = logits.argmax(axis=-1) == self._labels[samples]
-            answers.margins[samples] = label_margins(logits, self._labels[samples])
-            distances = _centred(features[-1]) - _centred(self._references[batch])  # the prior adds the same to both
+            outputs, targets = corrected(features[-1], self._prior), self._labels[samples]
+            answers.scores[samples] = self._task.scores(outputs, targets)
+            answers.margins[samples] = self._task.margins(outputs, targets)
+            # a prior adds the same to both
+            distances = self._task.compared(features[-1]) - self._references[batch].compared
             answers.distances[samples] = (distances**2).mean(axis=-1)
-            with self._recording:
-                self._store_logits(Subnet(node.prefix), samples, logits)
+            if self._task.classifies:
+                with self._recording:
+                    self._store_logits(Subnet(node.prefix), samples, outputs)
             return
         key = (batch, node.prefix)
         if self._cache.keep(key, features, worth=self._worth.get(node.prefix, 0.0), pin=True):
@@ -303,7 +321,13 @@ class PrefixTreeEvaluator:
         features = [self._inputs_of(batch)]
         for edge in self._supernet.original.edges:
             features = self._sessions.get(edge).run(features)
-        self._references[batch] = features[-1].copy()  # nothing of the runtime stays alive
+        answers, labels = features[-1], self._labels[self._samples(batch)]
+        compared = np.array(self._task.compared(answers))
+        if self._task.classifies:  # nothing of the runtime stays alive
+            self._references[batch] = _Reference(answers.copy(), compared, np.zeros(len(answers), np.float32))
+        else:
+            nothing = np.zeros((len(answers), 0), np.float32)
+            self._references[batch] = _Reference(nothing, compared, self._task.margins(answers, labels))
 
     def _run(self, node: PrefixNode, above: list[Array], batch: int) -> list[Array]:
         """The features at ``node``, computed from its longest cached prefix."""
@@ -348,32 +372,40 @@ class PrefixTreeEvaluator:
         return self._supernet.ends(edge)[1].nbytes * min(self._batch, self.sample_count)
 
 
-@dataclass
-class _Answers:
-    """A subnet's results: the evaluated batches, and per sample [count] correctness, margin and distance.
+@dataclass(frozen=True)
+class _Reference:
+    """The full model's answers to one batch, as far as they are needed.
 
-    ``distances``: mean squared difference of centred logits from the full model's.
+    ``answers``: [samples, classes] of a classifier, whose margins depend on the prior; of others no values, but
+    ``margins`` [samples]. ``compared``: [samples, values].
     """
 
-    correct: npt.NDArray[np.bool_]
+    answers: Array
+    compared: Array
+    margins: Scores
+
+
+@dataclass
+class _Answers:
+    """A subnet's results: the evaluated batches, and per sample [count] score, margin and distance.
+
+    ``distances``: mean squared difference of the compared values from the full model's.
+    """
+
+    scores: Scores
     margins: npt.NDArray[np.float32]
     distances: npt.NDArray[np.float32]
     batches: set[int] = field(default_factory=set)
 
     @classmethod
     def none(cls, sample_count: int) -> _Answers:
-        margins, distances = np.zeros((2, sample_count), dtype=np.float32)
-        return cls(np.zeros(sample_count, dtype=np.bool_), margins, distances)
+        scores, margins, distances = np.zeros((3, sample_count), dtype=np.float32)
+        return cls(scores, margins, distances)
 
     def accuracy(self, batch: int) -> float:
         """Accuracy on the samples evaluated so far, in batches of ``batch``."""
-        evaluated = sum(min(batch, len(self.correct) - number * batch) for number in self.batches)
-        return int(np.count_nonzero(self.correct)) / evaluated
-
-
-def _centred(logits: Array) -> Array:
-    """Logits shifted to a mean of 0, which leaves the probabilities unchanged: [batch, classes]."""
-    return logits - logits.mean(axis=-1, keepdims=True)
+        evaluated = sum(min(batch, len(self.scores) - number * batch) for number in self.batches)
+        return float(self.scores.sum(dtype=np.float64)) / evaluated
 
 
 class _Sessions:

@@ -15,6 +15,7 @@ from device_sdk.search.port import EvaluationStopped
 from device_sdk.supernet.cost import Budget, CostModel
 from device_sdk.supernet.plan import Subnet
 from device_sdk.supernet.supernet import Supernet
+from device_sdk.tasks.margins import margin_scale
 
 
 class TableEvaluator:
@@ -42,12 +43,12 @@ class TableEvaluator:
         if not self._looked:
             self._order = np.argsort(np.abs(self._full), kind="stable")
 
-    def correct(
+    def scores(
         self, subnets: Sequence[Subnet], samples: slice, *, should_stop: Callable[[], bool] = lambda: False
     ) -> np.ndarray:
         asked = range(self.sample_count)[samples]
         self._look(subnets, asked.stop, should_stop)
-        return self.margins(subnets, samples) > 0
+        return (self.margins(subnets, samples) > 0).astype(np.float32)
 
     def margins(self, subnets: Sequence[Subnet], samples: slice) -> np.ndarray:
         rows = [self._row(subnet)[self._order][samples] for subnet in subnets]
@@ -58,6 +59,9 @@ class TableEvaluator:
 
     def full_model_margins(self) -> np.ndarray:
         return self._full[self._order]
+
+    def margin_scale(self) -> float:
+        return margin_scale(self._full, self.sample_count)
 
     def _look(self, subnets: Sequence[Subnet], samples: int, should_stop: Callable[[], bool]) -> None:
         new = [subnet for subnet in dict.fromkeys(subnets) if self._looked.get(subnet, 0) < samples]

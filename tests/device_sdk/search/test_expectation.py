@@ -14,6 +14,7 @@ from device_sdk.search.expectation import expected_accuracies
 from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.paths import sample_uniformly
 from device_sdk.supernet.plan import Plan
+from device_sdk.tasks.margins import margin_scale
 
 
 class Samples:
@@ -26,8 +27,8 @@ class Samples:
         self.sample_count = count
         self._seed = seed
 
-    def correct(self, subnets, samples, **_):
-        return self.margins(subnets, samples) > 0
+    def scores(self, subnets, samples, **_):
+        return (self.margins(subnets, samples) > 0).astype(np.float32)
 
     def margins(self, subnets, samples):
         return np.stack([self._draw(str(subnet), truth(subnet))[samples] for subnet in subnets])
@@ -40,6 +41,9 @@ class Samples:
 
     def full_model_margins(self):
         return self._draw("full", 0.96)
+
+    def margin_scale(self):
+        return margin_scale(self.full_model_margins(), self.sample_count)
 
     def _draw(self, name, accuracy):
         shared, own = (
@@ -62,7 +66,7 @@ def found(elastic_supernet, uniform_costs, make_problem):
         evaluator = Samples(count, seed=seed)
         problem = replace(make_problem(supernet, model, Budget(latency_ms=100)), evaluator=evaluator)
         subnets = list(dict.fromkeys(sample_uniformly(supernet, count=40, random=SplitMix64(seed))))
-        accuracies = evaluator.correct(subnets, slice(None)).mean(axis=1)
+        accuracies = evaluator.scores(subnets, slice(None)).mean(axis=1)
         pool = tuple(Candidate(Plan(s), model.cost(s), float(a)) for s, a in zip(subnets, accuracies, strict=True))
         return SearchResult(max(pool, key=lambda one: one.accuracy), pool, len(pool), 1, 0.0, "done"), problem
 
@@ -161,4 +165,4 @@ def test_expectations_on_some_samples_use_the_margins_of_no_others(found):
     some, drawn = expected_accuracies(evaluator, subnets, slice(0, 50)), evaluator.margins
     evaluator.margins = lambda asked, samples: drawn(asked, slice(0, 50))[:, samples]
     assert np.array_equal(some, expected_accuracies(evaluator, subnets, slice(0, 50)))
-    assert not np.array_equal(some, evaluator.correct(subnets, slice(0, 50)).mean(axis=1))
+    assert not np.array_equal(some, evaluator.scores(subnets, slice(0, 50)).mean(axis=1))

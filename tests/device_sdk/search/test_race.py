@@ -67,9 +67,9 @@ def test_observations_guess_the_rest_from_what_finished(run, subnets):
         assert observed[subnet].samples == 1000
         assert observed[subnet].correct == pytest.approx(1000 * run.pool[subnet].accuracy, abs=10)
         assert observed[subnet].unseen == 0
-    rest = evaluator.correct(subnets[:3], slice(100, None)).sum(axis=1).mean()
+    rest = evaluator.scores(subnets[:3], slice(100, None)).sum(axis=1).mean()
     for subnet in subnets[3:5]:
-        first = evaluator.correct([subnet], slice(0, 100)).sum()
+        first = evaluator.scores([subnet], slice(0, 100)).sum()
         assert observed[subnet].samples == 1000
         assert observed[subnet].correct == pytest.approx(first + rest, abs=10)
         assert observed[subnet].unseen > 0
@@ -80,7 +80,7 @@ def test_before_anything_finished_the_rest_is_anybodys_guess(run, subnets):
     race = Race(run, (0.1,))
     race.advance(subnets[:1])
     (observed,) = race.observations()
-    right = run.problem.evaluator.correct(subnets[:1], slice(0, 100)).sum()
+    right = run.problem.evaluator.scores(subnets[:1], slice(0, 100)).sum()
     assert observed.correct == pytest.approx(right + 450, abs=5)
     assert observed.unseen == pytest.approx(900 / 4)
 

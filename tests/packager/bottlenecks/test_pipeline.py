@@ -15,7 +15,6 @@ from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.measured_splits.decision import choose
 from device_sdk.policies.measured_splits.fastest import SplitLimits
 from device_sdk.policies.measured_splits.measuring import SplitScore
-from device_sdk.policies.scores import score_of
 from device_sdk.profiling.profile import profile
 from device_sdk.profiling.timing import Patience
 from device_sdk.progress import SilentProgress
@@ -23,6 +22,7 @@ from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.samples import SampleChecker
 from device_sdk.supernet.cost import Uplink
 from device_sdk.supernet.plan import Plan
+from device_sdk.tasks import answer_task
 from packager.bottlenecks.pipeline import PREFIX, package_with_bottlenecks
 from packager.inputs.weights import read_state_dict
 
@@ -73,7 +73,7 @@ def test_a_split_crosses_there_where_inputs_stay_on_the_device_and_little_is_los
     inputs = SampleChecker(narrow_bundle.manifest).prepare(data.images)
     supernet = narrow_bundle.supernet
     judge = SplitScore(
-        workspace, supernet.original, inputs, data.labels, score_of(narrow_bundle.manifest.task), certainty=None
+        workspace, supernet.original, inputs, data.labels, answer_task(narrow_bundle.manifest.task), certainty=None
     )
     costs = profile(
         workspace, progress=SilentProgress(), patience=Patience(rounds=2, precision=0.5, limit_s=0.2)

@@ -12,10 +12,10 @@ from device_sdk.policies.measured_splits.measuring import (
     few_bits_ms,
     narrow_cuts,
 )
-from device_sdk.policies.scores import score_of
 from device_sdk.policies.splitting.path_splits import split_costs
 from device_sdk.session.samples import SampleChecker
 from device_sdk.supernet.cost import Uplink
+from device_sdk.tasks import answer_task
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_what_few_bits_lose_is_what_the_split_decision_measures(bundle, runtime,
     workspace, labels = Workspace(bundle, runtime), tiny_bundle.labels
     found = answers_in_few_bits(workspace, supernet.original, inputs)
     assert {bits[0] for _, _, bits in found} == set(WIDTHS)
-    judge = SplitScore(workspace, supernet.original, inputs, labels, score_of(bundle.manifest.task))
+    judge = SplitScore(workspace, supernet.original, inputs, labels, answer_task(bundle.manifest.task))
     costs = split_costs(
         supernet, supernet.original, device=model, server=model, uplink=Uplink(3.0), widths=(8, *WIDTHS)
     )

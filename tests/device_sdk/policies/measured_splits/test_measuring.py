@@ -18,12 +18,12 @@ from device_sdk.policies.measured_splits.measuring import (
     call_handling,
     codec_handling,
 )
-from device_sdk.policies.scores import score_of
 from device_sdk.policies.splitting.path_splits import Handling, split_costs
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.samples import SampleChecker
 from device_sdk.supernet.cost import Uplink
 from device_sdk.supernet.plan import Edge
+from device_sdk.tasks import answer_task
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def judge(bundle, runtime, tiny_bundle):
     inputs = SampleChecker(bundle.manifest).prepare(tiny_bundle.images)
 
     def build(targets, **choices):
-        score = score_of(bundle.manifest.task)
+        score = answer_task(bundle.manifest.task)
         return SplitScore(Workspace(bundle, runtime), bundle.supernet.original, inputs, targets, score, **choices)
 
     return build

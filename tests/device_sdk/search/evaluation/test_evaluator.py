@@ -204,23 +204,23 @@ def test_a_subnet_is_evaluated_once(make_evaluator, supernet, subnets):
 def test_which_samples_are_right_adds_up_to_the_accuracy(make_evaluator, supernet, subnets, samples):
     evaluator = make_evaluator(supernet, batch=16)
     assert evaluator.sample_count == 50
-    correct = evaluator.correct(subnets, slice(None))
-    assert (correct.shape, correct.dtype) == ((len(subnets), 50), np.bool_)
-    assert [float(row.mean()) for row in correct] == evaluator.accuracies(subnets)
-    assert evaluator.correct([], slice(0, 10)).shape == (0, 10)
-    assert evaluator.correct(subnets, slice(7, 7)).shape == (len(subnets), 0)
+    correct = evaluator.scores(subnets, slice(None))
+    assert (correct.shape, correct.dtype) == ((len(subnets), 50), np.float32)
+    assert [float(row.mean(dtype=np.float64)) for row in correct] == evaluator.accuracies(subnets)
+    assert evaluator.scores([], slice(0, 10)).shape == (0, 10)
+    assert evaluator.scores(subnets, slice(7, 7)).shape == (len(subnets), 0)
 
 
 def test_samples_can_be_asked_for_in_parts(make_evaluator, supernet, subnets):
     whole, parts = make_evaluator(supernet, batch=16), make_evaluator(supernet, batch=16)
-    pieces = [parts.correct(subnets, piece) for piece in (slice(0, 5), slice(5, 16), slice(16, 33), slice(33, None))]
-    assert np.array_equal(np.concatenate(pieces, axis=1), whole.correct(subnets, slice(None)))
+    pieces = [parts.scores(subnets, piece) for piece in (slice(0, 5), slice(5, 16), slice(16, 33), slice(33, None))]
+    assert np.array_equal(np.concatenate(pieces, axis=1), whole.scores(subnets, slice(None)))
     assert parts.edge_runs_without_reuse == whole.edge_runs_without_reuse
 
 
 def test_a_race_pays_only_for_the_batches_that_each_subnet_ran(make_evaluator, supernet, subnets):
     evaluator = make_evaluator(supernet, batch=16, reuse=False)
-    evaluator.correct(subnets, slice(0, 16))
+    evaluator.scores(subnets, slice(0, 16))
     survivors = subnets[:3]
     found = evaluator.accuracies(survivors)
     assert found == make_evaluator(supernet).accuracies(survivors)
@@ -242,7 +242,7 @@ def margins_of(logits, labels):
 
 def test_margins_are_the_labels_logits_above_the_largest_others(make_evaluator, supernet, subnets, samples):
     evaluator = make_evaluator(supernet, batch=16)
-    correct = evaluator.correct(subnets, slice(None))
+    correct = evaluator.scores(subnets, slice(None))
     margins = evaluator.margins(subnets, slice(None))
     expected = [margins_of(logits_of(one, samples), samples[1]) for one in subnets]
     np.testing.assert_allclose(margins, expected, rtol=1e-4, atol=1e-6)
@@ -253,8 +253,8 @@ def test_margins_are_the_labels_logits_above_the_largest_others(make_evaluator, 
 
 def test_margins_on_some_samples_need_no_others(make_evaluator, supernet, subnets):
     some, every = make_evaluator(supernet, batch=16), make_evaluator(supernet, batch=16)
-    some.correct(subnets, slice(0, 16))
-    every.correct(subnets, slice(None))
+    some.scores(subnets, slice(0, 16))
+    every.scores(subnets, slice(None))
     assert np.array_equal(some.margins(subnets, slice(0, 16)), every.margins(subnets, slice(0, 16)))
     assert len(some.full_model_margins()) == 16
 
@@ -263,22 +263,23 @@ def test_samples_on_which_the_full_model_is_least_sure_can_come_first(make_evalu
     plain, ordered = make_evaluator(supernet, batch=16), make_evaluator(supernet, batch=16)
     ordered.order_by_margin()
     order = np.argsort(np.abs(margins_of(logits_of(supernet.original, samples), samples[1])))
-    assert np.array_equal(ordered.correct(subnets, slice(None)), plain.correct(subnets, slice(None))[:, order])
-    assert np.array_equal(ordered.margins(subnets, slice(None)), plain.margins(subnets, slice(None))[:, order])
+    assert np.array_equal(ordered.scores(subnets, slice(None)), plain.scores(subnets, slice(None))[:, order])
+    expected = plain.margins(subnets, slice(None))[:, order]  # other batches: on some processors, other rounding
+    np.testing.assert_allclose(ordered.margins(subnets, slice(None)), expected, rtol=1e-3, atol=1e-4)
 
 
 def test_once_something_was_evaluated_the_order_stays(make_evaluator, supernet, subnets):
     evaluator = make_evaluator(supernet, batch=16)
-    before = evaluator.correct(subnets[:1], slice(None))
+    before = evaluator.scores(subnets[:1], slice(None))
     evaluator.order_by_margin()
-    assert np.array_equal(evaluator.correct(subnets[:1], slice(None)), before)
+    assert np.array_equal(evaluator.scores(subnets[:1], slice(None)), before)
 
 
 def test_ordering_can_be_stopped(make_evaluator, supernet, subnets):
     evaluator, other = make_evaluator(supernet, batch=16), make_evaluator(supernet, batch=16)
     with pytest.raises(EvaluationStopped):
         evaluator.order_by_margin(should_stop=lambda: True)
-    assert np.array_equal(evaluator.correct(subnets, slice(None)), other.correct(subnets, slice(None)))
+    assert np.array_equal(evaluator.scores(subnets, slice(None)), other.scores(subnets, slice(None)))
 
 
 def test_an_evaluation_stops_between_batches_and_goes_on_later(make_evaluator, supernet, subnets):
@@ -293,7 +294,7 @@ def test_an_evaluation_stops_between_batches_and_goes_on_later(make_evaluator, s
         evaluator.accuracies(subnets, should_stop=third_time)
     edges = sum(len(subnet.edges) for subnet in subnets)
     assert asked == [0, edges, 2 * edges]
-    assert evaluator.correct(subnets, slice(0, 32), should_stop=lambda: True).shape == (len(subnets), 32)
+    assert evaluator.scores(subnets, slice(0, 32), should_stop=lambda: True).shape == (len(subnets), 32)
     assert evaluator.accuracies(subnets) == make_evaluator(supernet).accuracies(subnets)
     assert evaluator.edge_runs_without_reuse == 4 * edges
 
@@ -341,7 +342,7 @@ def test_no_more_features_than_the_cap_are_ever_alive(make_evaluator, elastic_su
     evaluator = make_evaluator(supernet, runtime=audited, batch=16, cache_bytes=cap_bytes)
     for group in generations(supernet):
         evaluator.accuracies(group)
-    evaluator.correct(generations(supernet)[0], slice(0, 1))
+    evaluator.scores(generations(supernet)[0], slice(0, 1))
     audited.settle()
     assert (audited.peak_bytes > 0) == (features > 0)
     assert audited.peak_bytes <= evaluator.peak_cached_bytes <= cap_bytes
@@ -376,7 +377,7 @@ def test_on_a_real_bundle_answers_with_reuse_are_those_without(tiny_bundle, bund
         )
         for reuse in (True, False)
     ]
-    reusing, plain = (one.correct(subnets, slice(None)) for one in found)
+    reusing, plain = (one.scores(subnets, slice(None)) for one in found)
     assert np.array_equal(reusing, plain)
     assert not plain.all()
     assert found[0].edge_runs < 0.8 * found[1].edge_runs
@@ -471,7 +472,7 @@ def test_batches_in_parallel_change_no_result(make_evaluator, supernet, subnets,
         one.order_by_margin()
     for start in range(0, len(subnets), 5):
         group = subnets[start : start + 5]
-        np.testing.assert_array_equal(together.correct(group, slice(None)), alone.correct(group, slice(None)))
+        np.testing.assert_array_equal(together.scores(group, slice(None)), alone.scores(group, slice(None)))
     np.testing.assert_array_equal(together.margins(subnets, slice(None)), alone.margins(subnets, slice(None)))
     assert together.edge_runs_without_reuse == alone.edge_runs_without_reuse
 

@@ -5,7 +5,11 @@ import pytest
 
 from device_sdk.bundles.manifest import Task
 from device_sdk.errors import InputError
-from device_sdk.policies.scores import IGNORED, Accuracy, BoxesFound, MeanIoU, interpolated, score_of
+from device_sdk.tasks import TASKS, answer_task
+from device_sdk.tasks.classification import Accuracy
+from device_sdk.tasks.detection import BoxesFound
+from device_sdk.tasks.margins import by_margin
+from device_sdk.tasks.segmentation import IGNORED, MeanIoU, interpolated
 
 NAMES = ("a", "b", "c")
 
@@ -37,7 +41,7 @@ def detections(*cells, rows=4, columns=4):
     [("classification", "logits", Accuracy), ("segmentation", "logits", MeanIoU), ("detection", "cells", BoxesFound)],
 )
 def test_every_task_has_a_score(kind, output, expected):
-    assert isinstance(score_of(Task(kind, NAMES, output)), expected)
+    assert isinstance(answer_task(Task(kind, NAMES, output)), expected)
 
 
 def test_accuracy_is_the_share_of_right_classes():
@@ -91,6 +95,63 @@ def test_boxes_found_are_those_of_the_packager():
     expected = Detection().score(torch.from_numpy(answers), torch.from_numpy(boxes))
     assert float(expected.mean()) > 0
     assert BoxesFound(3).of(answers, boxes) == pytest.approx(float(expected.mean()))
+
+
+def drawn(kind, count=9):
+    """Random answers of a kind of task, and targets that they meet in part."""
+    random = np.random.default_rng(1)
+    shape = {"classification": (count, 3), "segmentation": (count, 3, 6, 5), "detection": (count, 7, 6, 5)}[kind]
+    answers, others = random.normal(size=(2, *shape)).astype(np.float32)
+    task = TASKS[kind](3)
+    return task, answers, task.checked(task.stand_in((answers + others) / 2), count)
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_every_task_implements_the_port(kind):
+    task, answers, targets = drawn(kind)
+    scores, margins = task.scores(answers, targets), task.margins(answers, targets)
+    assert scores.shape == margins.shape == (9,)
+    assert scores.dtype == np.float32
+    assert ((scores >= 0) & (scores <= 1)).all()
+    assert 0 < scores.mean() < 1
+    assert task.scores(answers, task.stand_in(answers)) == pytest.approx(1.0)
+    assert task.margin_scale(margins.astype(np.float64), 9) > 0
+    for one in range(9):  # a sample's score does not depend on the others
+        assert task.scores(answers[one:][:1], targets[one:][:1]) == pytest.approx(scores[one : one + 1])
+    compared = task.compared(answers)
+    assert compared.shape[0] == 9
+    assert np.array_equal(compared[3:5], task.compared(answers[3:5]))
+
+
+@pytest.mark.parametrize("kind", ["segmentation", "detection"])
+def test_scores_between_0_and_1_are_expected_again_of_samples_like_these(kind):
+    task, answers, targets = drawn(kind)
+    margins = task.margins(answers, targets).astype(np.float64)
+    expected = by_margin(margins, task.margin_scale(margins, 9))
+    np.testing.assert_allclose(expected, task.scores(answers, targets), atol=1e-5)
+
+
+def test_a_coarse_and_a_fine_answer_are_scored_at_the_same_points():
+    wanted = np.zeros((1, 200, 160), dtype=np.int64)
+    wanted[:, 100:] = 1
+    fine, coarse = logits_of(wanted), logits_of(wanted[:, ::50, ::40])
+    task = MeanIoU(3)
+    assert task.scores(fine, wanted) == pytest.approx(1.0)
+    assert task.scores(coarse, wanted) == pytest.approx(task.of(coarse, wanted), abs=0.02)
+
+
+def test_a_sample_that_is_not_labelled_at_all_scores_nothing():
+    assert MeanIoU(3).scores(logits_of(maps([0, 1])), np.full((1, 2, 2), IGNORED)) == pytest.approx(0.0)
+
+
+def test_boxes_found_where_nothing_is_cost_score_and_none_where_nothing_is_are_right():
+    task, one = BoxesFound(3), (0, 0.1, 0.1, 0.4, 0.4)
+    there = np.array([[one, (-1, 0, 0, 0, 0)]], np.float32)
+    nothing = np.full((1, 2, 5), -1, np.float32)
+    assert task.scores(detections(one), there) == pytest.approx(1.0)
+    assert task.scores(detections(one, (1, 0.6, 0.6, 0.9, 0.9)), there) == pytest.approx(2 / 3)
+    assert task.scores(detections(one), nothing) == pytest.approx(0.0)
+    assert task.scores(detections(), nothing) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("score", [Accuracy(3), MeanIoU(3), BoxesFound(3)])
