@@ -29,6 +29,7 @@ from device_sdk.search.port import Candidate, SearchProblem
 from device_sdk.supernet.cost import Budget, CostModel
 from device_sdk.supernet.paths import k_cheapest
 from device_sdk.supernet.plan import Plan, Prior, Subnet
+from device_sdk.tasks.port import Targets
 
 _LEAST_RUNG_S = 1.0
 
@@ -45,7 +46,7 @@ class PoolSearch:
         workspace: Workspace,
         cost_model: CostModel,
         inputs: Inputs | Array,
-        labels: npt.NDArray[np.int64],
+        labels: Targets,
         settings: AdaptationSettings,
         prior: Prior | None = None,
     ) -> None:

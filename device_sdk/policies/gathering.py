@@ -221,20 +221,20 @@ def gather(
     labels = task.checked(labels, len(inputs))
     kept, held = np.arange(len(labels)), np.arange(0)
     if searches or len(labels) >= _FEW_SAMPLES:
-        alike = labels if task.classifies else np.zeros(len(labels), dtype=np.int64)
-        kept, held = search_positions(alike, settings)
+        kept, held = search_positions(labels, settings)
     return Samples(inputs, labels, kept, held, prior)
 
 
 def search_positions(
-    labels: npt.NDArray[np.int64], settings: AdaptationSettings
+    labels: Targets, settings: AdaptationSettings
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Positions in ``labels`` [count] to search on, in random order, and to hold back.
+    """Positions in ``labels`` [count, …] to search on, in random order, and to hold back; of each class alike.
 
     Raises:
         UsageError: the share to hold back does not lie between 0 and 1.
     """
-    kept, held = split_positions(labels, holdout_share=settings.holdout_share, seed=settings.seed)
+    alike = labels if labels.ndim == 1 else np.zeros(len(labels), dtype=np.int64)
+    kept, held = split_positions(alike, holdout_share=settings.holdout_share, seed=settings.seed)
     return np.array(SplitMix64(settings.seed).shuffled(kept.tolist()), dtype=np.int64), held
 
 

@@ -368,8 +368,9 @@ class AdaptiveModel:
                 possible. Without ``subnets`` the one in use stays. ``split`` alone also tries 1 to 8 bits per value
                 sent, all renditions of the device's part and the input as JPEG where the goal allows a drop. A server
                 is asked about all samples once, as far as its privacy setting allows.
-            labels: class indices [count], or what the score of a split takes. None: the server's answers stand in, or
-                the full model's, or without ``subnets`` those of the one in use.
+            labels: class indices [count], or the targets of another task (``device_sdk.tasks``): maps of classes for
+                segmentation, boxes for detection, whose subnets are searched within a budget. None: the server's
+                answers stand in, or the full model's, or without ``subnets`` those of the one in use.
             take: switch to the plan; otherwise the one in use stays.
             uplink: planned with instead of the measured one; see ``Uplink.typical``. With it a split is estimated
                 where no server is connected, for one as fast as this device.
@@ -380,7 +381,7 @@ class AdaptiveModel:
             BudgetError: the goal limits nothing that the kinds know.
             InputError: samples or labels are not what the model takes.
             TransferError: a server does not answer that has to.
-            UsageError: a kind that lacks what it needs, such as a server; or the model is no classifier.
+            UsageError: a kind that lacks what it needs, such as a server or a classifier.
         """
         self._in_use.running()
         progress, settings = progress or SilentProgress(), settings or AdaptationSettings()
@@ -407,10 +408,8 @@ class AdaptiveModel:
                 self._pool.follow()
                 self._pool.give_exits(lambda one: self._choosing.exits_for(one, samples, labels, goal, settings))
             elif found.pool:
-                inputs, targets = (
-                    self._samples.inputs(samples),
-                    None if labels is None else self._samples.labels(labels),
-                )
+                inputs = self._samples.inputs(samples)
+                targets = self._choosing.targets(labels, len(inputs))
                 private = PrivateSamples(inputs, targets, settings, self._choosing.profile(progress=progress))
                 self._pool.remember(found, private, progress=progress)
         return found

@@ -30,7 +30,8 @@ from device_sdk.session.samples import SampleChecker
 from device_sdk.supernet.cost import Power, Uplink
 from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.plan import Plan, Split, Subnet
-from device_sdk.tasks import answer_task
+from device_sdk.tasks import AnswerTask, answer_task
+from device_sdk.tasks.port import Targets
 
 _BATCH = 64
 
@@ -74,8 +75,7 @@ class Choosing:
             usable["answers"] = "ask"
         if tails is not None and tails.privacy != "never":
             usable["tails"] = "split"
-        task = self._in_use.workspace.bundle.manifest.task
-        kinds = considered(consider, goal, usable.values() if answer_task(task).classifies else ())
+        kinds = considered(consider, goal, usable.values() if self._task.classifies else ())
         self._require_possible(kinds, goal)
         needed: tuple[tuple[Need, RemoteModel | None, str], ...] = (
             ("answers", asked, "inputs"),
@@ -101,18 +101,16 @@ class Choosing:
 
     def _require_possible(self, kinds: Collection[str], goal: Goal) -> None:
         """Of models that are no classifiers: subnets within a budget, or a split (UsageError)."""
-        task = self._in_use.workspace.bundle.manifest.task
-        if answer_task(task).classifies or set(kinds) == {"split"}:
+        if self._task.classifies or set(kinds) == {"split"}:
             return
+        kind = self._in_use.workspace.bundle.manifest.task.kind
         others = sorted(set(kinds) - {"subnets"})
         if others:
             hint = 'leave consider out, or give {"subnets"}, or {"split"} alone'
-            raise UsageError(f"{others[0]} needs a classifier; this model is for {task.kind}", hint=hint)
+            raise UsageError(f"{others[0]} needs a classifier; this model is for {kind}", hint=hint)
         if not goal.is_budget:
             hint = "give limits alone: Goal(latency_ms=…), latency_ratio, memory_mb"
-            raise UsageError(
-                f"a model for {task.kind} adapts to a budget, for the best {answer_task(task).name}", hint=hint
-            )
+            raise UsageError(f"a model for {kind} adapts to a budget, for the best {self._task.name}", hint=hint)
 
     def choose(
         self,
@@ -150,8 +148,7 @@ class Choosing:
             return found, _server_of(found.plan.split, model)
         workspace.bundle.require_whole("adapting")
         inputs, pixels = self._samples.inputs(samples), self._samples.pixels(samples)
-        task = answer_task(workspace.bundle.manifest.task)
-        targets = None if labels is None else task.checked(labels, len(inputs))
+        targets = self.targets(labels, len(inputs))
         pool = self._state.load_pool()
         known = [one.subnet for one in (pool.candidates if pool is not None else ())]
         if "hybrid" in kinds:
@@ -178,6 +175,14 @@ class Choosing:
         except InfeasibleBudgetError as error:
             self._log.write(adaptation_log.infeasible(goal, error))
             raise
+
+    def targets(self, labels: Any, count: int) -> Targets | None:
+        """``labels`` as the targets of ``count`` samples; None without any (InputError)."""
+        return None if labels is None else self._task.checked(labels, count)
+
+    @property
+    def _task(self) -> AnswerTask:
+        return answer_task(self._in_use.workspace.bundle.manifest.task)
 
     def exits_for(self, subnet: Subnet, samples: Any, labels: Any, goal: Goal, settings: AdaptationSettings) -> Plan:
         """The plan with exits for another subnet than the one in use, by the same samples, its exits not timed."""

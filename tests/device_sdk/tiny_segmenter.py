@@ -1,4 +1,4 @@
-"""The tiny bundle as a segmenter: it answers with a map of logits [classes, side, side]."""
+"""The tiny bundle as a segmenter or a detector: it answers with a map of logits, or of logits and boxes."""
 
 from __future__ import annotations
 
@@ -24,22 +24,26 @@ from tests.device_sdk.tiny_bundle import (
 )
 
 
-def write_tiny_segmenter(folder: Path, private_key: Path) -> None:
-    """The originals of the tiny bundle; its head is a convolution of one pixel instead of a mean and a linear layer."""
+def write_tiny_segmenter(folder: Path, private_key: Path, *, boxes: bool = False, added: bool = False) -> None:
+    """The originals of the tiny bundle; its head is a convolution of one pixel instead of a mean and a linear layer.
+
+    ``boxes``: a detector, with four channels more. ``added``: with the other blocks before the head as well.
+    """
     write_tiny_bundle(folder, private_key)
     manifest = decode_manifest((folder / "manifest.json").read_bytes())
-    cuts = (*manifest.cut_points[:-1], CutPoint(5, (TensorSpec("cut_5", (len(CLASSES), SIDE, SIDE)),)))
+    channels = len(CLASSES) + (4 if boxes else 0)
+    cuts = (*manifest.cut_points[:-1], CutPoint(5, (TensorSpec("cut_5", (channels, SIDE, SIDE)),)))
     fragments, random = _Fragments(folder), np.random.default_rng(5)
-    weight = random.standard_normal((len(CLASSES), CHANNELS, 1, 1)).astype(np.float32)
+    weight = random.standard_normal((channels, CHANNELS, 1, 1)).astype(np.float32)
     fragments.add("o4", 4, 5, [("Conv", ("weight",), {})], {"weight": weight})
     head = _described(fragments, cuts, "o4", "")
-    originals = tuple(block for block in manifest.blocks if block.id in ("o0", "o1", "o2", "o3"))
+    kept = tuple(block for block in manifest.blocks if block.end < 5 and (added or block.is_original))
     segmenter = msgspec.structs.replace(
         manifest,
-        name="segmenter",
-        task=Task(kind="segmentation", class_names=CLASSES),
+        name="detector" if boxes else "segmenter",
+        task=Task("detection", CLASSES, "cells") if boxes else Task("segmentation", CLASSES),
         cut_points=cuts,
-        blocks=(*originals, head),
+        blocks=(*kept, head),
         exits=(),
         self_test=msgspec.structs.replace(manifest.self_test, original=_golden(folder, manifest, fragments, cuts)),
     )

@@ -15,7 +15,7 @@ from tests.device_sdk.tiny_bundle import SIDE
 from tests.device_sdk.tiny_segmenter import write_tiny_segmenter
 
 GOAL = Goal(optimise="latency_ms", max_drop=0.02)
-SLOW = AdaptationSettings(device_factor=500.0)
+SLOW = AdaptationSettings(device_factor=5000.0)
 
 
 @pytest.fixture(scope="module")
