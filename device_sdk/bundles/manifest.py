@@ -18,7 +18,17 @@ FORMAT_VERSION = "1.8"
 BlobBytes = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 
 
-TaskKind = Literal["classification", "segmentation", "detection"]
+TaskKind = Literal["classification", "segmentation", "detection", "multilabel", "regression", "embedding"]
+TaskOutput = Literal["logits", "cells", "values", "vector"]
+TASK_OUTPUTS: dict[TaskKind, TaskOutput] = {
+    "classification": "logits",
+    "segmentation": "logits",
+    "detection": "cells",
+    "multilabel": "logits",
+    "regression": "values",
+    "embedding": "vector",
+}
+"""The meaning of the output of each kind of task."""
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -26,14 +36,16 @@ class Task(msgspec.Struct, frozen=True):
 
     classification, ``logits``: [batch, classes]. segmentation, ``logits``: [batch, classes, height, width]. detection,
     ``cells``: [batch, classes + 4, rows, columns]: logits of each class, then logarithms of the distances from the
-    cell's centre to the left, top, right and bottom side of its box, in shares of the image.
+    cell's centre to the left, top, right and bottom side of its box, in shares of the image. multilabel, ``logits``:
+    [batch, classes], of labels that are there above 0. regression, ``values``: [batch, classes], of which the class
+    names are the names. embedding, ``vector``: [batch, values], without classes.
 
     ``class_ids``: further names of each class, such as WordNet ids, that image folders may use; empty: none.
     """
 
     kind: TaskKind
     class_names: tuple[str, ...]
-    output: Literal["logits", "cells"] = "logits"
+    output: TaskOutput = "logits"
     class_ids: tuple[tuple[str, ...], ...] = ()
 
 

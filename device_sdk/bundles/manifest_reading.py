@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from device_sdk.bundles.hybrid import check_hybrid
-from device_sdk.bundles.manifest import FORMAT_VERSION, Manifest
+from device_sdk.bundles.manifest import FORMAT_VERSION, TASK_OUTPUTS, Manifest
 from device_sdk.errors import ManifestError, UnsupportedFormatError
 from device_sdk.files.atomic import decode_json
 from device_sdk.supernet.blocks import IDENTIFIER, Block, Exit
@@ -156,8 +156,10 @@ def _check_output(manifest: Manifest) -> None:
     outputs = manifest.supernet().cut_points[-1].tensors[-1].shape
     classes, kind = len(manifest.task.class_names), manifest.task.kind
     channels = classes + _BOX_SIDES if kind == "detection" else classes
-    axes = 1 if kind == "classification" else 3
+    axes = 3 if kind in ("segmentation", "detection") else 1
+    if kind == "embedding" and not classes and outputs:
+        channels = outputs[0]
     if len(outputs) != axes or outputs[0] != channels:
         raise ManifestError(f"the model's output has shape {list(outputs)} for {kind} of {classes} classes")
-    if (manifest.task.output == "cells") != (kind == "detection"):
+    if manifest.task.output != TASK_OUTPUTS[kind]:
         raise ManifestError(f"{kind} cannot have {manifest.task.output} as output")

@@ -10,9 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from device_sdk.data.inputs import Inputs, as_inputs
 from device_sdk.errors import BudgetError, InfeasibleBudgetError, PathweaveError
 from device_sdk.execution.workspace import Workspace

@@ -48,9 +48,13 @@ class Answer:
 
     @cached_property
     def labels(self) -> tuple[str | None, ...]:
-        """The name of the most probable class of each sample; None where the plan abstained, or where the logits are
-        not numbers: of a damaged input, or an overflow.
+        """The name of the most probable class of each sample.
+
+        None where the plan abstained, where the logits are not numbers (a damaged input, or an overflow), and for
+        tasks whose answer is no class.
         """
+        if self.output.ndim != 2 or not self.class_names:
+            return (None,) * len(self.output)
         named = [self.class_names[index] for index in self.output.argmax(axis=1)]
         given = [
             source != ABSTAINED and bool(known)

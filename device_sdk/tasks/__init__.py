@@ -7,13 +7,19 @@ from collections.abc import Callable
 from device_sdk.bundles.manifest import Task
 from device_sdk.tasks.classification import Accuracy
 from device_sdk.tasks.detection import BoxesFound
+from device_sdk.tasks.embedding import Similarity
+from device_sdk.tasks.multilabel import LabelsFound
 from device_sdk.tasks.port import AnswerTask
+from device_sdk.tasks.regression import RelativeAgreement
 from device_sdk.tasks.segmentation import MeanIoU
 
 TASKS: dict[str, Callable[[int], AnswerTask]] = {
     "classification": Accuracy,
     "segmentation": MeanIoU,
     "detection": BoxesFound,
+    "multilabel": LabelsFound,
+    "regression": RelativeAgreement,
+    "embedding": Similarity,
 }
 """By kind in the manifest, made for a number of classes."""
 

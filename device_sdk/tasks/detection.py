@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
 from device_sdk.errors import InputError
 from device_sdk.runtimes.port import Array
-from device_sdk.tasks.margins import Floats, score_margins
-from device_sdk.tasks.port import Scores, Targets, compared_places
+from device_sdk.tasks.port import ScoredAlone, Scores, Targets, compared_places
 
 _SIDES = 4  # channels of a detector's answer behind its classes
 _OVERLAP = 0.5  # intersection over union of the same box
 _MOST_BOXES = 100  # of one image that stand in
 
 
-class BoxesFound:
+class BoxesFound(ScoredAlone):
     """The share of boxes whose centre cell has their class, and a box that overlaps them by a half.
 
     Implements the port. Answers [count, classes + 4, rows, columns] as the manifest's task says; targets [count, most,
@@ -26,7 +23,6 @@ class BoxesFound:
     """
 
     name = "boxes found"
-    classifies: ClassVar[bool] = False
 
     def __init__(self, classes: int) -> None:
         self._classes = classes
@@ -57,14 +53,6 @@ class BoxesFound:
         """See the port: 2 · matched / (found + there), of boxes that match one to one, the surest first."""
         boxes, logits = boxes_of(answers), answers[:, :-_SIDES]
         return np.array([_f1(_surest(*one), own) for *one, own in zip(logits, boxes, targets, strict=True)], np.float32)
-
-    def margins(self, answers: Array, targets: Targets) -> Scores:
-        """See the port."""
-        return score_margins(self.scores(answers, targets))
-
-    def margin_scale(self, full_model_margins: Floats, count: int) -> float:
-        """See the port: scores count as they are."""
-        return 1.0
 
     def compared(self, answers: Array) -> Array:
         """See the port."""

@@ -5,6 +5,7 @@ Without targets, the answers of the model as it is stand in, so that a score is 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from device_sdk.errors import InputError
 from device_sdk.runtimes.port import Array
-from device_sdk.tasks.margins import Floats
+from device_sdk.tasks.margins import Floats, score_margins
 
 Targets = npt.NDArray[Any]
 Scores = npt.NDArray[np.float32]
@@ -48,6 +49,24 @@ class AnswerTask(Protocol):
 
     def compared(self, answers: Array) -> Array:
         """Values [count, values] whose distances say how much two answers differ."""
+
+
+class ScoredAlone(ABC):
+    """Common to tasks whose samples have scores between 0 and 1, and no margins of their own."""
+
+    classifies: ClassVar[bool] = False
+
+    @abstractmethod
+    def scores(self, answers: Array, targets: Targets) -> Scores:
+        """See the port."""
+
+    def margins(self, answers: Array, targets: Targets) -> Scores:
+        """See the port."""
+        return score_margins(self.scores(answers, targets))
+
+    def margin_scale(self, full_model_margins: Floats, count: int) -> float:
+        """See the port: scores count as they are."""
+        return 1.0
 
 
 def integers(targets: object, shape: tuple[int | None, ...], what: str) -> npt.NDArray[np.int64]:

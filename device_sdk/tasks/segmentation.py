@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 import numpy.typing as npt
 
 from device_sdk.errors import InputError
 from device_sdk.runtimes.port import Array
-from device_sdk.tasks.margins import Floats, score_margins
-from device_sdk.tasks.port import Scores, Targets, compared_places, integers, spread
+from device_sdk.tasks.port import ScoredAlone, Scores, Targets, compared_places, integers, spread
 
 IGNORED = 255  # the class of pixels without a label
 _MOST_POINTS = 64  # along each side of a map, of those by which one sample is scored
@@ -18,7 +15,7 @@ _MOST_POINTS = 64  # along each side of a map, of those by which one sample is s
 Positions = npt.NDArray[np.float64]
 
 
-class MeanIoU:
+class MeanIoU(ScoredAlone):
     """The mean intersection over union of the classes. Implements the port.
 
     Answers: logits [count, classes, rows, columns]; targets: maps of classes [count, height, width]. Pixels of
@@ -28,7 +25,6 @@ class MeanIoU:
     """
 
     name = "mIoU"
-    classifies: ClassVar[bool] = False
 
     def __init__(self, classes: int) -> None:
         self._classes = classes
@@ -62,14 +58,6 @@ class MeanIoU:
         places = (sample[counted] * self._classes + wanted[counted]) * self._classes + found[counted]
         pairs = np.bincount(places, minlength=len(answers) * self._classes**2)
         return _mean_iou(pairs.reshape(len(answers), self._classes, self._classes))
-
-    def margins(self, answers: Array, targets: Targets) -> Scores:
-        """See the port."""
-        return score_margins(self.scores(answers, targets))
-
-    def margin_scale(self, full_model_margins: Floats, count: int) -> float:
-        """See the port: scores count as they are."""
-        return 1.0
 
     def stand_in(self, answers: Array) -> Targets:
         """See the port."""

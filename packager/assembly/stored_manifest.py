@@ -8,7 +8,16 @@ from importlib import metadata
 import msgspec
 
 from device_sdk import __version__
-from device_sdk.bundles.manifest import FORMAT_VERSION, Manifest, Metrics, Onnx, Provenance, SelfTest, Task
+from device_sdk.bundles.manifest import (
+    FORMAT_VERSION,
+    TASK_OUTPUTS,
+    Manifest,
+    Metrics,
+    Onnx,
+    Provenance,
+    SelfTest,
+    Task,
+)
 from device_sdk.supernet.blocks import CutPoint, InputSize
 from packager.assembly.validation import Validation
 from packager.assembly.verified import Verified
@@ -46,7 +55,7 @@ def stored_manifest(
         task=Task(
             kind=job.task.kind,
             class_names=job.training.class_names,
-            output="cells" if job.task.kind == "detection" else "logits",
+            output=TASK_OUTPUTS[job.task.kind],
             class_ids=job.model.class_ids,
         ),
         preprocessing=job.model.preprocessing,

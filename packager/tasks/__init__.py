@@ -2,7 +2,19 @@
 
 from packager.tasks.classification import Classification
 from packager.tasks.detection import Detection
+from packager.tasks.embedding import Embedding
+from packager.tasks.multilabel import MultiLabel
 from packager.tasks.port import LearningTask, mixed_loss
+from packager.tasks.regression import Regression
 from packager.tasks.segmentation import Segmentation
 
-__all__ = ["Classification", "Detection", "LearningTask", "Segmentation", "mixed_loss"]
+__all__ = [
+    "Classification",
+    "Detection",
+    "Embedding",
+    "LearningTask",
+    "MultiLabel",
+    "Regression",
+    "Segmentation",
+    "mixed_loss",
+]

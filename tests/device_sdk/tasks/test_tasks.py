@@ -8,7 +8,10 @@ from device_sdk.errors import InputError
 from device_sdk.tasks import TASKS, answer_task
 from device_sdk.tasks.classification import Accuracy
 from device_sdk.tasks.detection import BoxesFound
+from device_sdk.tasks.embedding import Similarity
 from device_sdk.tasks.margins import by_margin
+from device_sdk.tasks.multilabel import LabelsFound
+from device_sdk.tasks.regression import RelativeAgreement
 from device_sdk.tasks.segmentation import IGNORED, MeanIoU, interpolated
 
 NAMES = ("a", "b", "c")
@@ -38,7 +41,14 @@ def detections(*cells, rows=4, columns=4):
 
 @pytest.mark.parametrize(
     ("kind", "output", "expected"),
-    [("classification", "logits", Accuracy), ("segmentation", "logits", MeanIoU), ("detection", "cells", BoxesFound)],
+    [
+        ("classification", "logits", Accuracy),
+        ("segmentation", "logits", MeanIoU),
+        ("detection", "cells", BoxesFound),
+        ("multilabel", "logits", LabelsFound),
+        ("regression", "values", RelativeAgreement),
+        ("embedding", "vector", Similarity),
+    ],
 )
 def test_every_task_has_a_score(kind, output, expected):
     assert isinstance(answer_task(Task(kind, NAMES, output)), expected)
@@ -100,7 +110,7 @@ def test_boxes_found_are_those_of_the_packager():
 def drawn(kind, count=9):
     """Random answers of a kind of task, and targets that they meet in part."""
     random = np.random.default_rng(1)
-    shape = {"classification": (count, 3), "segmentation": (count, 3, 6, 5), "detection": (count, 7, 6, 5)}[kind]
+    shape = {"segmentation": (count, 3, 6, 5), "detection": (count, 7, 6, 5)}.get(kind, (count, 3))
     answers, others = random.normal(size=(2, *shape)).astype(np.float32)
     task = TASKS[kind](3)
     return task, answers, task.checked(task.stand_in((answers + others) / 2), count)
@@ -123,12 +133,34 @@ def test_every_task_implements_the_port(kind):
     assert np.array_equal(compared[3:5], task.compared(answers[3:5]))
 
 
-@pytest.mark.parametrize("kind", ["segmentation", "detection"])
+@pytest.mark.parametrize("kind", [kind for kind in TASKS if kind != "classification"])
 def test_scores_between_0_and_1_are_expected_again_of_samples_like_these(kind):
     task, answers, targets = drawn(kind)
     margins = task.margins(answers, targets).astype(np.float64)
     expected = by_margin(margins, task.margin_scale(margins, 9))
     np.testing.assert_allclose(expected, task.scores(answers, targets), atol=1e-5)
+
+
+def test_labels_found_counts_what_is_there_and_what_is_found():
+    task = LabelsFound(3)
+    answers = np.array([[1.0, -1.0, 1.0], [-1.0, -1.0, -1.0]], np.float32)
+    targets = task.checked([[1, 0, 0], [0, 0, 0]], 2)
+    np.testing.assert_allclose(task.scores(answers, targets), [2 / 3, 1.0], rtol=1e-6)
+    assert task.of(answers, targets) == pytest.approx(2 / 3)
+
+
+def test_numbers_agree_whatever_their_unit():
+    task = RelativeAgreement(1)
+    answers, targets = np.array([[1.0], [3.0]], np.float32), task.checked([1, 1], 2)
+    np.testing.assert_allclose(task.scores(answers, targets), [1.0, 0.5])
+    np.testing.assert_allclose(task.scores(1000 * answers, 1000 * targets), [1.0, 0.5])
+
+
+def test_vectors_are_compared_by_their_direction():
+    task = Similarity(0)
+    wanted = task.checked(np.array([[1, 0], [1, 0], [1, 0]], np.float32), 3)
+    answers = np.array([[5, 0], [1, 1], [-1, 0]], np.float32)
+    np.testing.assert_allclose(task.scores(answers, wanted), [1, 0.5**0.5, 0], atol=1e-6)
 
 
 def test_a_coarse_and_a_fine_answer_are_scored_at_the_same_points():
@@ -184,6 +216,12 @@ def test_of_boxes_that_overlap_the_surest_stands():
         (Accuracy(3), [0]),
         (MeanIoU(3), np.full((2, 4, 4), 3)),
         (MeanIoU(3), np.zeros((2, 4))),
+        (LabelsFound(3), [[0, 1, 2], [0, 0, 0]]),
+        (LabelsFound(3), [0, 1]),
+        (RelativeAgreement(3), np.zeros(2)),
+        (RelativeAgreement(3), np.full((2, 3), np.nan)),
+        (Similarity(0), np.zeros((2, 3), np.int64)),
+        (Similarity(0), np.zeros((3, 3), np.float32)),
         (BoxesFound(3), np.zeros((2, 4, 4))),
         (BoxesFound(3), np.full((2, 1, 5), np.nan)),
         (BoxesFound(3), np.full((2, 1, 5), 3.0)),

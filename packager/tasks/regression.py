@@ -1,0 +1,45 @@
+"""Numbers for each sample."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch.nn import functional
+
+_TINY = 1e-12  # of two values that are 0 alike
+
+
+class Regression:
+    """Answers and targets: [batch, values], which the data's class names name."""
+
+    kind: Literal["regression"] = "regression"
+
+    def complaint(self, output: tuple[int, ...], class_names: tuple[str, ...]) -> str | None:
+        """See the port."""
+        if output == (len(class_names),):
+            return None
+        return f"the model has {'×'.join(map(str, output))} outputs, the data has {len(class_names)} values"
+
+    def target_loss(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Huber's loss: squares near 0, absolute values far from it."""
+        return functional.smooth_l1_loss(answers, targets.to(answers.dtype))
+
+    def imitation_loss(self, answers: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+        """The same against the teacher's values; no temperature."""
+        return self.target_loss(answers, teacher)
+
+    def score(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """1 less |answer − target| / (|answer| + |target|), the mean of each sample's values (sMAPE)."""
+        apart = (answers - targets).abs() / (answers.abs() + targets.abs()).clamp_min(_TINY)
+        return 1 - apart.mean(1)
+
+    def shifted(
+        self, targets: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, *, size: tuple[int, int]
+    ) -> torch.Tensor:
+        """Unchanged: values of whole samples do not depend on position."""
+        return targets
+
+    def mirrored(self, targets: torch.Tensor) -> torch.Tensor:
+        """Unchanged."""
+        return targets
