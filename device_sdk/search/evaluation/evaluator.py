@@ -140,7 +140,7 @@ class PrefixTreeEvaluator:
         return self._of_full_model("answers"), self._labels
 
     def _of_full_model(self, name: str) -> Array:
-        """What is known of the full model's answers by now, of all batches in turn."""
+        """A field of the references to the full model, of all batches so far in turn."""
         return np.concatenate([getattr(self._references[batch], name) for batch in sorted(self._references)])
 
     def use_prior(self, prior: Prior | None) -> None:
