@@ -47,6 +47,11 @@ class ReferenceRuntime:
         except (NotImplementedError, ValueError) as error:
             raise RuntimeFailedError(f"the reference evaluator refused the model: {error}") from error
 
+    @property
+    def waits_for_threads(self) -> bool:
+        """See the port: everything runs in the calling thread."""
+        return False
+
     def taking_turns(self) -> ReferenceRuntime:
         """See the port: there is no working memory to share."""
         return self

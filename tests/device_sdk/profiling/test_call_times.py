@@ -30,6 +30,8 @@ class TickingRuntime:
         self.now_ns += TICK_NS
         return self.now_ns
 
+    waits_for_threads = False
+
     def taking_turns(self):
         return self
 

@@ -22,6 +22,8 @@ class HungryRuntime:
         self.runs = 0
         self.open = 0
 
+    waits_for_threads = False
+
     def taking_turns(self):
         return self
 
@@ -62,6 +64,8 @@ class SteadyRuntime:
 
     def clock(self):
         return self.now_ns
+
+    waits_for_threads = False
 
     def taking_turns(self):
         return self

@@ -39,6 +39,8 @@ class ClockedRuntime:
     def clock(self):
         return self.now_ns
 
+    waits_for_threads = False
+
     def taking_turns(self):
         return self
 
@@ -68,6 +70,8 @@ class ClockedStretch:
 
 
 class FailingRuntime(ClockedRuntime):
+    waits_for_threads = False
+
     def taking_turns(self):
         return self
 

@@ -46,6 +46,8 @@ class SlowingRuntime:
     def clock(self):
         return self.now_ns
 
+    waits_for_threads = False
+
     def taking_turns(self):
         return self
 

@@ -53,6 +53,8 @@ class Counting:
         self.taken_bytes += size_bytes
         self.peak_bytes = max(self.peak_bytes, self.taken_bytes)
 
+    waits_for_threads = False
+
     def taking_turns(self):
         return self
 
