@@ -37,11 +37,17 @@ class ImportedModel:
 
 
 def compared(
-    module: nn.Module, reference: Callable[[Tensor], Tensor], *, shape: Sequence[int], dtype: torch.dtype, name: str
+    module: nn.Module,
+    reference: Callable[[Tensor], Tensor],
+    *,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    name: str,
+    tolerance: float = TOLERANCE,
 ) -> float:
     """The largest difference between the answers to noise, at batches of 1 and 3, as a share of the largest answer.
 
-    Where it is above ``TOLERANCE``, the module's own rounding error decides, measured in double precision.
+    Where it is above ``tolerance``, the module's own rounding error decides, measured in double precision.
 
     Raises:
         ModelLoadError: ``module`` does not run, or answers differently from ``reference``.
@@ -58,7 +64,7 @@ def compared(
                 f"the model in {name} does not run at batch {batch}: {reason}",
                 hint="export it with a dynamic batch axis: single images and batches are run",
             ) from error
-        worst = max(worst, _difference(module, samples, found, expected, name))
+        worst = max(worst, _difference(module, samples, found, expected, name, tolerance))
     return worst
 
 
@@ -70,7 +76,9 @@ def noise(batch: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     return torch.randint(0, _INTEGERS, (batch, *shape), generator=generator).to(dtype)
 
 
-def _difference(module: nn.Module, samples: Tensor, found: Tensor, expected: Tensor, name: str) -> float:
+def _difference(
+    module: nn.Module, samples: Tensor, found: Tensor, expected: Tensor, name: str, tolerance: float
+) -> float:
     if found.shape != expected.shape:
         raise ModelLoadError(
             f"the rebuilt model answers {list(found.shape)} where {name} answers {list(expected.shape)}",
@@ -78,7 +86,7 @@ def _difference(module: nn.Module, samples: Tensor, found: Tensor, expected: Ten
         )
     largest = max(_FAINT, expected.abs().max().item())
     difference = (found - expected).abs().max().item() / largest
-    if difference <= TOLERANCE or difference <= _ROUNDING * _rounding(module, samples, found) / largest:
+    if difference <= tolerance or difference <= _ROUNDING * _rounding(module, samples, found) / largest:
         return difference
     raise ModelLoadError(
         f"the rebuilt model's answers differ from those of {name} by {difference:.2g} of the largest, at batch"

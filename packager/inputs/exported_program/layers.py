@@ -51,6 +51,7 @@ class _Rebuilding:
         self._states = _states(program)
         specs = program.graph_signature.input_specs
         self._state_names = {spec.arg.name: spec.target for spec in specs if spec.kind in _STATES}
+        self._parameters = {spec.target for spec in specs if spec.kind is InputKind.PARAMETER}
         self._root = nn.Module()
         self._graph = fx.Graph()
         self._new: dict[fx.Node, fx.Node] = {}
@@ -114,7 +115,7 @@ class _Rebuilding:
                 return None
             layer = call.make()
             for name, state in call.states.items():
-                _set_state(layer, name, self._states[state])
+                self._set_state(layer, name, state)
             _container(self._root, path).add_module(path.rpartition(".")[2], layer)
             self._layers[path] = known = call
         return path if known.makes_the_same_as(call) else None
@@ -124,9 +125,16 @@ class _Rebuilding:
             path = self._state_names[node.name]
             assert path is not None
             if _found(self._root, path) is None:
-                _set_state(_container(self._root, path), path.rpartition(".")[2], self._states[path])
+                self._set_state(_container(self._root, path), path.rpartition(".")[2], path)
             self._new[node] = self._graph.get_attr(path)
         return self._new[node]
+
+    def _set_state(self, owner: nn.Module, name: str, state: str) -> None:
+        value = self._states[state].detach().to("cpu")
+        if state in self._parameters or name in owner._parameters:
+            owner._parameters[name] = nn.Parameter(value, requires_grad=value.is_floating_point())
+        else:
+            owner._buffers[name] = value
 
 
 def _states(program: torch.export.ExportedProgram) -> dict[str, Tensor]:
@@ -144,8 +152,9 @@ def _alone_in_their_layer(graph: fx.Graph) -> dict[fx.Node, bool]:
     keys: dict[fx.Node, tuple[str, str]] = {}
     for node in graph.nodes:
         stack = list((node.meta.get("nn_module_stack") or {}).items())
-        if node.op == "call_function" and stack and isinstance(node.meta.get("val"), Tensor):
-            keys[node] = (stack[-1][0], stack[-1][1][0])
+        path = stack[-1][1][0] if stack else ""  # "" for operators of the whole model's own forward
+        if node.op == "call_function" and path and isinstance(node.meta.get("val"), Tensor):
+            keys[node] = (stack[-1][0], path)
     counts = Counter(keys.values())
     return {node: counts[key] == 1 for node, key in keys.items()}
 
@@ -171,12 +180,3 @@ def _container(root: nn.Module, path: str) -> nn.Module:
             root.add_module(name, nn.Module())
         root = root.get_submodule(name)
     return root
-
-
-def _set_state(owner: nn.Module, name: str, value: Tensor) -> None:
-    value = value.detach().to("cpu")
-    if name in owner._parameters or (name not in owner._buffers and value.is_floating_point()):
-        owner._parameters[name] = nn.Parameter(value, requires_grad=value.is_floating_point())
-    else:
-        owner._buffers[name] = value
-
