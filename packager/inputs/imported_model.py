@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +17,7 @@ TOLERANCE = 1e-4  # of the largest answer
 _ROUNDING = 20.0  # a difference of so many times the model's own rounding error is rounding
 _FAINT = 0.01  # answers below this are compared as if they were this large
 _SEED = 0
+_COARSE, _FINE = 4, 0.2  # patches of a side; noise on them
 _INTEGERS = 100  # an integer input is drawn below this; embeddings are larger
 _IMAGE_RANK = 4  # [batch, channels, height, width]
 
@@ -69,8 +71,15 @@ def compared(
 
 
 def noise(batch: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Seeded inputs [batch, *shape]: normal numbers, or integers below 100."""
+    """Seeded inputs [batch, *shape]: images with coarse patterns, normal numbers, or integers below 100.
+
+    Noise alone looks the same to late layers, whose statistics then magnify the rounding errors of earlier ones.
+    """
     generator = torch.Generator().manual_seed(_SEED + batch)
+    if dtype.is_floating_point and len(shape) == _IMAGE_RANK - 1 and batch:
+        coarse = torch.randn(batch, shape[0], _COARSE, _COARSE, generator=generator)
+        fine = torch.randn(batch, *shape, generator=generator)
+        return nn.functional.interpolate(coarse, tuple(shape[1:]), mode="bicubic") + _FINE * fine
     if dtype.is_floating_point:
         return torch.randn(batch, *shape, generator=generator).to(dtype)
     return torch.randint(0, _INTEGERS, (batch, *shape), generator=generator).to(dtype)
@@ -103,6 +112,19 @@ def _rounding(module: nn.Module, samples: Tensor, found: Tensor) -> float:
             return float((copy.deepcopy(module).double()(wide) - found).abs().max())
     except RuntimeError:  # of a model that names its own precision
         return 0.0
+
+
+def stored_value(model: ImportedModel, name: str, file: str) -> object:
+    """What the file says under ``name`` or ``name.json``, decoded from JSON; None if it says nothing.
+
+    Raises:
+        ModelLoadError: the text is no JSON.
+    """
+    text = model.metadata.get(f"{name}.json", model.metadata.get(name))
+    try:
+        return None if text is None else json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelLoadError(f"{name} in {file} is no JSON", hint=f"store {name} as JSON, or leave it out") from error
 
 
 def require_images(model: ImportedModel, name: str) -> tuple[int, int, int]:

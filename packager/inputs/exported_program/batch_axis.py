@@ -157,14 +157,19 @@ class _Freeing:
 
 def _position(shape: Sequence[int], place: int, batch: int) -> tuple[int, int] | None:
     """The extent of ``shape`` that holds the batch, which has ``place`` elements outside it, and the factor outside it
-    within that extent; None if it is in none."""
-    outside, inside = 1, None
+    within that extent; None if it is in none.
+
+    Where several fit, an extent that begins with the batch is taken before one that ends with it, except the last:
+    these are channels.
+    """
+    outside, begins, ends = 1, [], []
     for index, extent in enumerate(shape):
-        if extent % batch == 0:
-            if outside == place:
-                return index, 1
-            within = extent // batch
-            if inside is None and outside < place <= outside * within and within % (place // outside) == 0:
-                inside = index, place // outside
+        within = extent // batch
+        if extent % batch == 0 and outside == place:
+            begins.append((index, 1))
+        elif extent % batch == 0 and place % outside == 0 and outside < place <= outside * within:
+            if within % (place // outside) == 0:
+                ends.append((index, place // outside))
         outside *= extent
-    return inside
+    last = len(shape) - 1
+    return next((found for found in (*begins, *ends) if found[0] != last), next(iter((*begins, *ends)), None))
