@@ -38,7 +38,7 @@ class Small(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         features = self.body(self.stem(images))
         tokens = nn.functional.avg_pool2d(features, 4).flatten(2).transpose(1, 2)
-        tokens = torch.cat([self.token.expand(len(images), -1, -1), tokens], 1).transpose(0, 1)
+        tokens = torch.cat([self.token.expand(images.shape[0], -1, -1), tokens], 1).transpose(0, 1)
         tokens = tokens + self.attention(tokens, tokens, tokens, need_weights=False)[0]
         return self.head(self.drop(self.norm(tokens[0])))
 
