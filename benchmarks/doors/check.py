@@ -45,9 +45,7 @@ def check(name: str) -> list[Row]:
         return [_checked(name, export, model, example, own, Path(folder)) for export in exports_of(name)]
 
 
-def _checked(
-    name: str, export: Export, model: nn.Module, example: torch.Tensor, own: Expansion, folder: Path
-) -> Row:
+def _checked(name: str, export: Export, model: nn.Module, example: torch.Tensor, own: Expansion, folder: Path) -> Row:
     row: Row = {"network": name, "file": export.kind, "exporter": export.exporter, "opset": export.opset}
     row |= {"fixed_batch": export.fixed, "exported": True, "passed": False}
     try:

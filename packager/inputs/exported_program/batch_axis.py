@@ -48,9 +48,7 @@ class _Freeing:
     def run(self) -> None:
         shape = self._example.shape[1:]
         with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
-            inputs = {
-                batch: torch.empty(batch, *shape, dtype=self._example.dtype) for batch in (self._batch, _PROBE)
-            }
+            inputs = {batch: torch.empty(batch, *shape, dtype=self._example.dtype) for batch in (self._batch, _PROBE)}
             for node in list(self._module.graph.nodes):
                 if node.op == "placeholder":
                     self._own[node], self._probed[node] = inputs[self._batch], inputs[_PROBE]
@@ -167,9 +165,8 @@ def _position(shape: Sequence[int], place: int, batch: int) -> tuple[int, int] |
         within = extent // batch
         if extent % batch == 0 and outside == place:
             begins.append((index, 1))
-        elif extent % batch == 0 and place % outside == 0 and outside < place <= outside * within:
-            if within % (place // outside) == 0:
-                ends.append((index, place // outside))
+        elif extent % batch == 0 and place % outside == 0 and place > outside and within % (place // outside) == 0:
+            ends.append((index, place // outside))
         outside *= extent
     last = len(shape) - 1
     return next((found for found in (*begins, *ends) if found[0] != last), next(iter((*begins, *ends)), None))

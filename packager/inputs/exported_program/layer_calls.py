@@ -133,7 +133,9 @@ def _convolution(values: _Values) -> _Made:
     if kind is None:
         return None
     count = weight.dim() - 2
-    inputs, outputs = (weight.shape[0], weight.shape[1] * groups) if transposed else (weight.shape[1] * groups, len(weight))
+    inputs, outputs = (
+        (weight.shape[0], weight.shape[1] * groups) if transposed else (weight.shape[1] * groups, len(weight))
+    )
     choices = {
         "in_channels": inputs,
         "out_channels": outputs,
@@ -160,7 +162,11 @@ def _spread(value: Any, count: int) -> tuple[int, ...]:
 
 def _linear(values: _Values) -> _Made:
     weight = values["weight"]
-    return nn.Linear, {"in_features": weight.shape[1], "out_features": weight.shape[0], "bias": values["bias"] is not None}
+    return nn.Linear, {
+        "in_features": weight.shape[1],
+        "out_features": weight.shape[0],
+        "bias": values["bias"] is not None,
+    }
 
 
 def _batch_norm(values: _Values) -> _Made:

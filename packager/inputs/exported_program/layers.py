@@ -90,7 +90,9 @@ class _Rebuilding:
         path = None if call is None else self._placed(node, call)
         if call is None or path is None:
             copied = self._graph.node_copy(node, self._resolve)
-            copied.args, copied.kwargs = (fx.node.map_aggregate(part, self._plain) for part in (copied.args, copied.kwargs))
+            copied.args, copied.kwargs = (
+                fx.node.map_aggregate(part, self._plain) for part in (copied.args, copied.kwargs)
+            )
             copied.meta = {}
             self._new[node] = copied
             return

@@ -19,7 +19,12 @@ from packager.torch_noise import torch_silenced
 
 _EXAMPLES = 4  # torch.export takes batches of 0 and 1 as fixed
 _HALF_TOLERANCE = 0.03  # of answers in half precision
-_HALF_TYPES = {"tensor(float16)": "float16", "tensor(float)": "float32", "tensor(int64)": "int64", "tensor(int32)": "int32"}
+_HALF_TYPES = {
+    "tensor(float16)": "float16",
+    "tensor(float)": "float32",
+    "tensor(int64)": "int64",
+    "tensor(int32)": "int32",
+}
 
 
 def import_onnx(path: Path, *, input_shape: tuple[int, ...] | None = None) -> ImportedModel:
@@ -116,4 +121,3 @@ def _takes(runtime: Callable[[Tensor], Tensor], model: OnnxModel, batch: int) ->
         return len(runtime(noise(batch, model.input_shape, model.dtype))) == batch
     except Exception:  # ONNX Runtime raises types of its own
         return False
-

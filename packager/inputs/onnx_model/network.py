@@ -72,7 +72,9 @@ class OnnxNetwork(nn.Module):
         return found
 
     def _constants(self, node: OnnxNode, known: Mapping[str, Value]) -> dict[str, Value]:
-        results = (_constant(node),) if node.operator == "Constant" else self._run(node, [known.get(n) for n in node.inputs])
+        results = (
+            (_constant(node),) if node.operator == "Constant" else self._run(node, [known.get(n) for n in node.inputs])
+        )
         made = (known_value(one) if isinstance(one, Tensor) else one for one in results)
         return {name: one for name, one in zip(node.outputs, made, strict=False) if name}
 

@@ -20,7 +20,12 @@ from packager.inputs.onnx_model.operators.port import OnnxNode
 MOST_BYTES = 4_000_000_000  # of the file, and of the weights beside it
 _LEAST_OPSET = 10
 _PROTO = onnx.TensorProto
-_INPUTS = {_PROTO.FLOAT: torch.float32, _PROTO.FLOAT16: torch.float32, _PROTO.INT64: torch.int64, _PROTO.INT32: torch.int32}
+_INPUTS = {
+    _PROTO.FLOAT: torch.float32,
+    _PROTO.FLOAT16: torch.float32,
+    _PROTO.INT64: torch.int64,
+    _PROTO.INT32: torch.int32,
+}
 _QUANTISED = frozenset(
     {
         *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul"),
@@ -188,7 +193,9 @@ def _extents(
         name = _PROTO.DataType.Name(kind.elem_type).lower()
         raise ModelLoadError(f"{path.name} takes {name} inputs", hint="the input is float32, int64 or int32")
     if not kind.HasField("shape"):
-        raise ModelLoadError(f"{path.name} does not say how many axes its input has", hint="export it with a fixed rank")
+        raise ModelLoadError(
+            f"{path.name} does not say how many axes its input has", hint="export it with a fixed rank"
+        )
     dims = [dim.dim_value or None for dim in kind.shape.dim]
     if len(dims) < 2 or (len(dims) == 3 and dims[0] in (1, 3) and kind.elem_type == _PROTO.FLOAT):
         shown = "×".join("?" if dim is None else str(dim) for dim in dims)

@@ -81,7 +81,9 @@ def _quotient(one: Any, other: Any) -> Any:
 
 
 def _divided(one: Any, other: Any) -> Tensor:
-    whole = all(not (part.is_floating_point() if isinstance(part, Tensor) else isinstance(part, float)) for part in (one, other))
+    whole = all(
+        not (part.is_floating_point() if isinstance(part, Tensor) else isinstance(part, float)) for part in (one, other)
+    )
     return torch.div(one, other, rounding_mode="trunc" if whole else None)
 
 

@@ -89,7 +89,9 @@ def _batch_norm(node: OnnxNode, inputs: Inputs) -> Value:
 def _layer_norm(node: OnnxNode, inputs: Inputs) -> Value:
     value, weight, *bias = _tensors(inputs)
     axis = int(node.get("axis", -1)) % value.dim()
-    return functional.layer_norm(value, value.shape[axis:], weight, bias[0] if bias else None, node.get("epsilon", 1e-5))
+    return functional.layer_norm(
+        value, value.shape[axis:], weight, bias[0] if bias else None, node.get("epsilon", 1e-5)
+    )
 
 
 def _group_norm(node: OnnxNode, inputs: Inputs) -> Value:

@@ -66,7 +66,11 @@ def _axes(node: OnnxNode, inputs: Inputs) -> list[int] | None:
 def _squeeze(node: OnnxNode, inputs: Inputs) -> Value:
     value, axes = _needed(inputs, 0), _axes(node, inputs)
     if is_host(value):
-        return value.reshape([] if axes is None else [extent for n, extent in enumerate(value.shape) if n not in axes and n - value.ndim not in axes])
+        return value.reshape(
+            []
+            if axes is None
+            else [extent for n, extent in enumerate(value.shape) if n not in axes and n - value.ndim not in axes]
+        )
     return tensor(value).squeeze() if axes is None else torch.squeeze(tensor(value), tuple(axes))
 
 

@@ -192,7 +192,9 @@ def test_another_version_of_the_format_is_named(tmp_path: Path, saved: Path):
     assert_refused(with_graph(saved, tmp_path / "later.pt2", change), "torch 9.1", torch.__version__)
 
 
-@pytest.mark.parametrize("target", ["torch.os.system", "torch.ops.custom.run.default", "torch.ops.aten.from_file.default"])
+@pytest.mark.parametrize(
+    "target", ["torch.os.system", "torch.ops.custom.run.default", "torch.ops.aten.from_file.default"]
+)
 def test_an_operator_that_is_not_a_tensor_operator_is_refused(tmp_path: Path, saved: Path, target: str):
     def change(graph: dict) -> None:
         graph["graph_module"]["graph"]["nodes"][0]["target"] = target
