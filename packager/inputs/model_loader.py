@@ -79,13 +79,14 @@ def load_model(
     ``.safetensors``, ``.pth`` or ``.pt`` (tensors only).
 
     Raises:
-        ModelLoadError: unknown scheme or name, a file without an import or with other answers, a model that cannot be imported, built or run with this shape, that
-            answers with more than one tensor, or a callable or file without preprocessing or with attributes of no known form.
+        ModelLoadError: unknown scheme or name, a file that has no import or whose answers the rebuilt module does not
+            give, a model that cannot be imported, built or run with this shape, that answers with more than one tensor,
+            or a callable or file without preprocessing or with attributes of no known form.
         WeightsError: the file is missing or unreadable, its names or shapes do not match the model's, or a weight is
             not a number.
         MissingExtraError: torchvision or timm is not installed.
-        UsageError: fewer than two classes, ``classes`` for a callable or file, ``weights`` for a file, or means and deviations for pixels of another
-            range.
+        UsageError: fewer than two classes, ``classes`` for a callable or file, ``weights`` for a file, or means and
+            deviations for pixels of another range.
     """
     if classes is not None and classes < 2:
         raise UsageError(f"a classifier needs two classes or more, not {classes}")

@@ -110,7 +110,7 @@ def _is_tuple(node: fx.Node) -> bool:
 
 
 def _path_of(weights: Mapping[str, str]) -> str | None:
-    """The path of the layer that has all ``weights`` under their own names; "" without weights; None if there is none."""
+    """The path of the layer that has all ``weights`` under their own names; "" without weights; None if none has."""
     paths = {state.removesuffix(name) for name, state in weights.items() if state.endswith(f".{name}")}
     if not weights:
         return ""

@@ -1,7 +1,8 @@
 """Values that flow between the nodes of an ONNX graph while it is imported.
 
 A ``Host`` is a single constant, or a small array that shapes are computed with: a numpy array of Python numbers or
-torch's symbolic sizes. Everything else is a torch tensor. So an exported network has sizes, where the ONNX graph has tensors.
+torch's symbolic sizes. Everything else is a torch tensor. So an exported network has sizes where the ONNX graph has
+tensors.
 """
 
 from __future__ import annotations

@@ -347,7 +347,7 @@ def test_a_file_says_its_own_preprocessing_and_classes(tmp_path):
 
 
 def test_a_file_without_preprocessing_asks_for_it(tmp_path):
-    with pytest.raises(ModelLoadError, match="preprocessing of net.pt2 is unknown"):
+    with pytest.raises(ModelLoadError, match="the preprocessing of net"):
         load_model(saved_program(tmp_path / "net.pt2"))
 
 

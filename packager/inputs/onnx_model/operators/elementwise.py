@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from packager.inputs.onnx_model.operators.port import Inputs, OnnxNode, Operator, given
+from packager.inputs.onnx_model.operators.port import Inputs, OnnxNode, Operator, given, present
 from packager.inputs.onnx_model.values import UnsupportedOperatorError, Value, is_host, numbers, tensor
 
 _FLOAT, _FLOAT16, _BOOL, _DOUBLE, _BFLOAT16 = 1, 10, 9, 11, 16  # of onnx.TensorProto
@@ -52,7 +52,7 @@ def _each(function: Callable[..., Any], *values: Value) -> Value:
 
 def _binary(function: Callable[..., Tensor], on_host: Callable[..., Any]) -> Operator:
     def run(_: OnnxNode, inputs: Inputs) -> Value:
-        given_values = [value for value in inputs if value is not None]
+        given_values = present(inputs)
         if all(map(is_host, given_values)):
             found = given_values[0]
             for other in given_values[1:]:
@@ -92,16 +92,14 @@ def _modulo(node: OnnxNode, inputs: Inputs) -> Value:
 
 
 def _power(_: OnnxNode, inputs: Inputs) -> Value:
-    base, exponent = inputs
-    assert base is not None and exponent is not None
+    base, exponent = present(inputs)
     if is_host(base) and is_host(exponent):
         return _each(operator.pow, base, exponent)
     return torch.pow(tensor(base), _operand(exponent))
 
 
 def _where(_: OnnxNode, inputs: Inputs) -> Value:
-    condition, one, other = inputs
-    assert condition is not None and one is not None and other is not None
+    condition, one, other = present(inputs)
     if all(map(is_host, (condition, one, other))):
         return _each(lambda chosen, yes, no: yes if chosen else no, condition, one, other)
     return torch.where(tensor(condition).bool(), _operand(one), _operand(other))
@@ -128,8 +126,7 @@ def _plain(value: Value) -> bool:
 
 
 def _cast_like(_: OnnxNode, inputs: Inputs) -> Value:
-    value, like = inputs
-    assert value is not None and like is not None
+    value, like = present(inputs)
     return value if is_host(like) and is_host(value) else tensor(value).to(tensor(like).dtype)
 
 

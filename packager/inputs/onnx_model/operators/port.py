@@ -33,3 +33,8 @@ Operator: TypeAlias = Callable[[OnnxNode, Inputs], Value | tuple[Value, ...]]
 def given(inputs: Inputs, index: int) -> Value | None:
     """Input ``index``, or None if absent."""
     return inputs[index] if index < len(inputs) else None
+
+
+def present(inputs: Inputs) -> list[Value]:
+    """The inputs that are not left out."""
+    return [value for value in inputs if value is not None]
