@@ -6,6 +6,7 @@ complete call of one layer become that layer again; everything else stays an ope
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -61,7 +62,7 @@ class _Rebuilding:
 
     def run(self) -> LayeredProgram:
         signature = self._program.graph_signature
-        alone = _alone_in_their_layer(self._program.graph)
+        alone = self._alone_in_their_layer()
         for node in self._program.graph.nodes:
             if node.op == "placeholder" and node.name in signature.user_inputs:
                 self._new[node] = self._graph.placeholder("features")
@@ -75,6 +76,26 @@ class _Rebuilding:
         module = fx.GraphModule(self._root, self._graph)
         half = self._half or any(state.dtype in _HALF for state in self._states.values())
         return LayeredProgram(module.float().eval(), tuple(dict.fromkeys(self._training)), half)
+
+    def _alone_in_their_layer(self) -> dict[fx.Node, bool]:
+        """For each node with a known layer: True if it is the only operator of that call of the layer.
+
+        Updates of statistics, transposed weights and the choice of one of several results do not count.
+        """
+        keys: dict[fx.Node, tuple[str, str]] = {}
+        for node in self._program.graph.nodes:
+            stack = list((node.meta.get("nn_module_stack") or {}).items())
+            path = stack[-1][1][0] if stack else ""  # "" for operators of the whole model's own forward
+            if node.op == "call_function" and path and not self._is_beside(node):
+                keys[node] = (stack[-1][0], path)
+        counts = Counter(keys.values())
+        return {node: counts[key] == 1 for node, key in keys.items()}
+
+    def _is_beside(self, node: fx.Node) -> bool:
+        read = node.all_input_nodes
+        of_states = bool(read) and all(one.name in self._state_names for one in read)
+        number = not isinstance(node.meta.get("val"), Tensor | tuple | list)
+        return number or of_states or node.target is operator.getitem or self._changes_state(node)
 
     def _changes_state(self, node: fx.Node) -> bool:
         """True for the update of a statistic, which evaluation mode leaves out."""
@@ -147,18 +168,6 @@ def _states(program: torch.export.ExportedProgram) -> dict[str, Tensor]:
             value = program.state_dict.get(spec.target)
             found[spec.target] = value if value is not None else program.constants[spec.target]
     return found
-
-
-def _alone_in_their_layer(graph: fx.Graph) -> dict[fx.Node, bool]:
-    """For each node with a known layer: True if it is the only operator of that call of the layer."""
-    keys: dict[fx.Node, tuple[str, str]] = {}
-    for node in graph.nodes:
-        stack = list((node.meta.get("nn_module_stack") or {}).items())
-        path = stack[-1][1][0] if stack else ""  # "" for operators of the whole model's own forward
-        if node.op == "call_function" and path and isinstance(node.meta.get("val"), Tensor):
-            keys[node] = (stack[-1][0], path)
-    counts = Counter(keys.values())
-    return {node: counts[key] == 1 for node, key in keys.items()}
 
 
 def _stack_path(node: fx.Node) -> str:

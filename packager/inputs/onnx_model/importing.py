@@ -35,14 +35,13 @@ def import_onnx(path: Path, *, input_shape: tuple[int, ...] | None = None) -> Im
             answers than the file's.
     """
     model = read_onnx(path, input_shape=input_shape)
-    runtime = _runtime(model)
-    batch = model.batch
+    network, runtime, batch = OnnxNetwork(model), _runtime(model), model.batch
     notes: tuple[str, ...] = ()
     if batch is None and not _takes(runtime, model, 3):
         batch = 1  # a graph traced for one sample whose input claims any number
         notes = (f"{model.name} is for one sample at a time; the module takes any batch",)
     with torch_silenced():
-        program, fixed = _exported(OnnxNetwork(model), model, batch)
+        program, fixed = _exported(network, model, batch)
     found = rebuilt(program, path.name)
 
     def answer(samples: Tensor) -> Tensor:

@@ -235,5 +235,8 @@ def _node(node: onnx.NodeProto, opset: int, path: Path) -> OnnxNode:
             )
         if isinstance(value, bytes):
             value = value.decode(errors="replace")
-        attributes[attribute.name] = as_tensor(value) if isinstance(value, onnx.TensorProto) else value
+        if isinstance(value, onnx.TensorProto):
+            value = as_tensor(value)
+            value = value.item() if node.op_type == "ConstantOfShape" and value.numel() == 1 else value
+        attributes[attribute.name] = value
     return OnnxNode(node.op_type, _where(node), tuple(node.input), tuple(node.output), opset, attributes)

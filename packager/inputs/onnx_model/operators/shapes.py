@@ -182,13 +182,11 @@ def _require_small(shape: Sequence[Any]) -> None:
 
 
 def _constant_of_shape(node: OnnxNode, inputs: Inputs) -> Value:
-    shape, value = numbers(_needed(inputs, 0), "a shape"), node.get("value")
-    filling = torch.zeros(()) if value is None else torch.as_tensor(value).reshape(())
+    shape, filling = numbers(_needed(inputs, 0), "a shape"), node.get("value", 0.0)
     _require_small(shape)
-    whole = not filling.is_floating_point()
-    if whole and len(shape) == 1 and not isinstance(shape[0], torch.SymInt):
-        return host([filling.item()] * int(shape[0]))
-    return torch.full([*shape], filling.item(), dtype=filling.dtype)
+    if not isinstance(filling, float) and len(shape) == 1 and not isinstance(shape[0], torch.SymInt):
+        return host([filling] * int(shape[0]))
+    return torch.full([*shape], filling)
 
 
 def _range(_: OnnxNode, inputs: Inputs) -> Value:

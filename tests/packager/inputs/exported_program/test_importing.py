@@ -166,7 +166,8 @@ def test_half_precision_becomes_single_with_a_note(tmp_path: Path):
 
 def test_open_extents_need_a_shape(tmp_path: Path):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
-    sizes = {0: torch.export.Dim("batch"), 2: torch.export.Dim("height"), 3: torch.export.Dim("width")}
+    sides = (torch.export.Dim(name, min=8, max=64) for name in ("height", "width"))
+    sizes = {0: torch.export.Dim("batch", max=64), **dict(zip((2, 3), sides, strict=True))}
     program = torch.export.export(model, (torch.zeros(4, 3, 20, 24),), dynamic_shapes=(sizes,))
     torch.export.save(program, tmp_path / "open.pt2")
 
