@@ -57,15 +57,20 @@ def _checked(name: str, export: Export, model: nn.Module, example: torch.Tensor,
     try:
         found = import_program(path) if export.kind == "pt2" else import_onnx(path)
         row |= {"difference": found.difference, "notes": list(found.notes)}
-        row |= _as_module(found, example, own) if export.kind == "pt2" else _packaged(found, model, example)
+        if export.kind == "pt2":
+            row |= _as_module(found, example, own, shrunk=not export.fixed)
+        else:
+            row |= _packaged(found, model, example)
     except PathweaveError as error:
         row["reason"] = f"{type(error).__name__}: {_line(error)}"
     return row | {"seconds": round(time.monotonic() - started, 1)}
 
 
-def _as_module(found: ImportedModel, example: torch.Tensor, own: Expansion) -> Row:
-    """Whether cut points, blocks and subnets are those of the module."""
-    other = expand(trace(found.module, example), max_span=MAX_SPAN, shrink_rates=SHRINK_RATES)
+def _as_module(found: ImportedModel, example: torch.Tensor, own: Expansion, *, shrunk: bool) -> Row:
+    """Whether cut points, blocks and subnets are those of the module; ``shrunk``: with shrunk blocks, which take time."""
+    if not shrunk:
+        own = own.without(block.id for block in own.blocks if block.kind == "shrunk")
+    other = expand(trace(found.module, example), max_span=MAX_SPAN, shrink_rates=SHRINK_RATES if shrunk else ())
     row: Row = {"cut_points": len(other.traced.cuts), "subnets": str(subnet_count(other.supernet()))}
     shapes = [[[spec.shape for spec in cut] for cut in one.traced.cuts] for one in (own, other)]
     if shapes[0] != shapes[1]:
@@ -77,7 +82,7 @@ def _as_module(found: ImportedModel, example: torch.Tensor, own: Expansion) -> R
 
 def _packaged(found: ImportedModel, model: nn.Module, example: torch.Tensor) -> Row:
     """Whether the exported blocks of the imported module answer as the network that the file was written from."""
-    supernet = expand(trace(found.module, example), max_span=MAX_SPAN, shrink_rates=SHRINK_RATES)
+    supernet = expand(trace(found.module, example), max_span=MAX_SPAN)
     row: Row = {"cut_points": len(supernet.traced.cuts), "subnets": str(subnet_count(supernet.supernet()))}
     originals = supernet.without(block.id for block in supernet.added)
     exported = export_blocks(originals)

@@ -90,7 +90,9 @@ def _parts(path: Path) -> dict[str, bytes]:
             raise ModelLoadError(f"{path.name} is larger than {MOST_FILE_BYTES / 1e9:g} GB")
         with zipfile.ZipFile(path) as archive:
             entries = {PurePosixPath(entry.filename): entry for entry in archive.infolist()}
-            if len(entries) != len(archive.infolist()) or any(entry.compress_type for entry in entries.values()):
+            overlapping = sum(entry.file_size for entry in entries.values()) > path.stat().st_size
+            compressed = any(entry.compress_type for entry in entries.values())
+            if len(entries) != len(archive.infolist()) or compressed or overlapping:
                 raise ModelLoadError(f"{path.name} is an archive that torch does not write", hint=_HINT)
             inside = {str(PurePosixPath(*name.parts[1:])): entry for name, entry in entries.items()}
             _require_program(path, {*inside, *map(str, entries)})

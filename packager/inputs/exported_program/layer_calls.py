@@ -22,6 +22,7 @@ _CONVOLUTIONS: dict[tuple[int, bool], type[nn.Module]] = {
 }
 _NORMS: dict[int, type[nn.Module]] = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
 _MOMENTUM = 0.1
+TRANSPOSES = (_aten.t.default, _aten.permute.default, _aten.transpose.int)  # of a matrix
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,7 @@ def _arguments(node: fx.Node) -> _Values:
 
 def _untransposed(node: fx.Node) -> fx.Node:
     """The weight that is transposed for a matrix product; ``node`` if it is none."""
-    turned = node.target in (_aten.t.default, _aten.permute.default, _aten.transpose.int)
-    source = node.args[0] if turned else node
+    source = node.args[0] if node.target in TRANSPOSES else node
     return source if isinstance(source, fx.Node) else node
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export.graph_signature import InputKind
 
-from packager.inputs.exported_program.layer_calls import LayerCall, called_layer
+from packager.inputs.exported_program.layer_calls import TRANSPOSES, LayerCall, called_layer
 
 _CHECKS = frozenset(
     {
@@ -69,7 +69,7 @@ class _Rebuilding:
             elif node.op == "get_attr":  # the graph of a region
                 self._root.add_module(str(node.target), getattr(self._program.graph_module, str(node.target)))
                 self._new[node] = self._graph.get_attr(str(node.target))
-            elif node.op == "call_function" and node.target not in _CHECKS and not self._changes_state(node):
+            elif node.op == "call_function" and not self._is_left_out(node):
                 self._call(node, may_be_layer=alone.get(node, True))
         (result,) = signature.user_outputs
         self._graph.output(self._resolve(next(node for node in self._program.graph.nodes if node.name == result)))
@@ -96,6 +96,13 @@ class _Rebuilding:
         of_states = bool(read) and all(one.name in self._state_names for one in read)
         number = not isinstance(node.meta.get("val"), Tensor | tuple | list)
         return number or of_states or node.target is operator.getitem or self._changes_state(node)
+
+    def _is_left_out(self, node: fx.Node) -> bool:
+        """True for checks, updates of statistics, and transposed weights, which are copied where they are read."""
+        return node.target in _CHECKS or self._changes_state(node) or self._is_transposed_state(node)
+
+    def _is_transposed_state(self, node: fx.Node) -> bool:
+        return node.target in TRANSPOSES and node.all_input_nodes[0].name in self._state_names
 
     def _changes_state(self, node: fx.Node) -> bool:
         """True for the update of a statistic, which evaluation mode leaves out."""
@@ -144,7 +151,10 @@ class _Rebuilding:
         return path if known.makes_the_same_as(call) else None
 
     def _resolve(self, node: fx.Node) -> fx.Node:
-        if node not in self._new:
+        if node not in self._new and self._is_transposed_state(node):
+            self._new[node] = self._graph.node_copy(node, self._resolve)
+            self._new[node].meta = {}
+        elif node not in self._new:
             path = self._state_names[node.name]
             assert path is not None
             if _found(self._root, path) is None:

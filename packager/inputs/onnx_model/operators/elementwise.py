@@ -136,11 +136,18 @@ def _clip(node: OnnxNode, inputs: Inputs) -> Value:
     low, high = (given(inputs, index) for index in (1, 2))
     bounds = [None if bound is None else _bound(bound) for bound in (low, high)]
     least, most = (node.get(name, bound) for name, bound in zip(("min", "max"), bounds, strict=True))
+    if least is None and most is None:
+        return value
     if is_host(value):
-        return _each(lambda number: min(max(number, least), most), value)
+        return _each(lambda number: _between(number, least, most), value)
     if (least, most) == (0, 6):
         return functional.relu6(tensor(value))
     return torch.clamp(tensor(value), least, most)
+
+
+def _between(number: Any, least: Any, most: Any) -> Any:
+    raised = number if least is None else max(number, least)
+    return raised if most is None else min(raised, most)
 
 
 def _bound(value: Value) -> Any:

@@ -139,6 +139,7 @@ def test_decomposed_operators_become_layers(tmp_path: Path):
 
     kinds = [type(layer) for layer in found.module.modules()]
     assert (kinds.count(nn.Conv2d), kinds.count(nn.BatchNorm2d), kinds.count(nn.LayerNorm)) == (2, 2, 1)
+    assert type(found.module.get_submodule("head")) is nn.Linear
 
 
 def test_a_program_in_training_mode_is_packaged_in_evaluation_mode(tmp_path: Path):
