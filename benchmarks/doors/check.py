@@ -67,7 +67,7 @@ def _checked(name: str, export: Export, model: nn.Module, example: torch.Tensor,
 
 
 def _as_module(found: ImportedModel, example: torch.Tensor, own: Expansion, *, shrunk: bool) -> Row:
-    """Whether cut points, blocks and subnets are those of the module; ``shrunk``: with shrunk blocks, which take time."""
+    """Compares cut points, blocks and subnets with the module's; ``shrunk``: with shrunk blocks, which take time."""
     if not shrunk:
         own = own.without(block.id for block in own.blocks if block.kind == "shrunk")
     other = expand(trace(found.module, example), max_span=MAX_SPAN, shrink_rates=SHRINK_RATES if shrunk else ())
@@ -81,7 +81,7 @@ def _as_module(found: ImportedModel, example: torch.Tensor, own: Expansion, *, s
 
 
 def _packaged(found: ImportedModel, model: nn.Module, example: torch.Tensor) -> Row:
-    """Whether the exported blocks of the imported module answer as the network that the file was written from."""
+    """Compares the answers of the imported module's exported blocks with those of the network in the file."""
     supernet = expand(trace(found.module, example), max_span=MAX_SPAN)
     row: Row = {"cut_points": len(supernet.traced.cuts), "subnets": str(subnet_count(supernet.supernet()))}
     originals = supernet.without(block.id for block in supernet.added)

@@ -115,7 +115,7 @@ def _rounding(module: nn.Module, samples: Tensor, found: Tensor) -> float:
 
 
 def stored_value(model: ImportedModel, name: str, file: str) -> object:
-    """What the file says under ``name`` or ``name.json``, decoded from JSON; None if it says nothing.
+    """The value stored in the file under ``name`` or ``name.json``, decoded from JSON; None if there is none.
 
     Raises:
         ModelLoadError: the text is no JSON.

@@ -84,7 +84,7 @@ class _Freeing:
         return node.target(*args, **kwargs)
 
     def _free_reshape(self, node: fx.Node) -> None:
-        source, target = node.args[0], list(node.args[1])  # type: ignore[arg-type]
+        source, target = node.args[0], list(node.args[1])
         assert isinstance(source, fx.Node)
         axis = self._batch_axis(source)
         if axis is None or not all(isinstance(extent, int) for extent in target):
@@ -101,7 +101,7 @@ class _Freeing:
         self._inner[node] = outside
 
     def _free_expansion(self, node: fx.Node) -> None:
-        source, target = node.args[0], list(node.args[1])  # type: ignore[arg-type]
+        source, target = node.args[0], list(node.args[1])
         assert isinstance(source, fx.Node)
         axis = self._batch_axis(source)
         if axis is not None:
@@ -130,12 +130,12 @@ class _Freeing:
 
     def _widen_parts(self, node: fx.Node) -> None:
         """Repeat the parts of a concatenation that do not depend on the input, such as a class token, per sample."""
-        parts = list(node.args[0])  # type: ignore[arg-type]
+        parts = list(node.args[0])
         shapes = [self._probed[part].shape for part in parts]
-        axes = {self._batch_axis(part) for part in parts} - {None}
+        axes = {axis for axis in map(self._batch_axis, parts) if axis is not None}
         if len(axes) != 1:
             return
-        (axis,) = axes
+        axis = axes.pop()
         widest = max(shape[axis] for shape in shapes)
         for index, (part, shape) in enumerate(zip(parts, shapes, strict=True)):
             if shape[axis] == self._batch and widest == _PROBE:

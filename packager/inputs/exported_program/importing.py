@@ -143,5 +143,5 @@ def _verified(
 def _alone(answer: object) -> Tensor:
     """The tensor in an answer that may be a tuple, list or dict of one."""
     while not isinstance(answer, Tensor):
-        (answer,) = answer.values() if isinstance(answer, dict) else answer  # type: ignore[misc, attr-defined]
+        (answer,) = answer.values() if isinstance(answer, dict) else answer  # type: ignore[misc]
     return answer

@@ -63,7 +63,7 @@ def called_layer(node: fx.Node, names: Mapping[str, str | None], states: Mapping
             weights[name], values[name] = state, states[state]
     source, path = values.get("input", values.get("mat1")), _path_of(weights)
     results = tuple(node.users) if isinstance(node.target, torch._ops.OpOverload) and _is_tuple(node) else ()
-    first = all(user.target is operator.getitem and user.args[1] == 0 for user in results)
+    first = all(user.target is operator.getitem and (user.args[1] == 0 or not user.users) for user in results)
     if not isinstance(source, fx.Node) or source.name in names or path is None or not first:
         return None
     values["dimensions"] = source.meta["val"].dim()
@@ -87,7 +87,7 @@ _Made = tuple[type[nn.Module], dict[str, Any]] | None
 
 
 def _arguments(node: fx.Node) -> _Values:
-    schema = node.target._schema  # type: ignore[union-attr]
+    schema = node.target._schema
     values = {one.name: one.default_value for one in schema.arguments if one.has_default_value()}
     values |= {one.name: given for one, given in zip(schema.arguments, node.args, strict=False)}
     values |= node.kwargs
@@ -106,7 +106,7 @@ def _untransposed(node: fx.Node) -> fx.Node:
 
 
 def _is_tuple(node: fx.Node) -> bool:
-    return len(node.target._schema.returns) > 1  # type: ignore[union-attr]
+    return len(node.target._schema.returns) > 1
 
 
 def _path_of(weights: Mapping[str, str]) -> str | None:

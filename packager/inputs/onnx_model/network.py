@@ -83,7 +83,7 @@ class OnnxNetwork(nn.Module):
             result = OPERATORS[node.operator](node, inputs)
         except UnsupportedOperatorError as error:
             raise _unsupported(self._name, node, str(error)) from error
-        return result if isinstance(result, tuple | list) else (result,)
+        return tuple(result) if isinstance(result, tuple | list) else (result,)
 
     def _register(
         self, known: Mapping[str, Value], weights: Mapping[str, Tensor], *, trained: Mapping[str, Tensor]

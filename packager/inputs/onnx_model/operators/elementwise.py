@@ -43,7 +43,7 @@ def _unary(function: Callable[[Tensor], Tensor], on_host: Callable[[Any], Any] |
 
 def _each(function: Callable[..., Any], *values: Value) -> Value:
     """``function`` of the numbers of host values that broadcast."""
-    parts = np.broadcast_arrays(*values)  # type: ignore[arg-type]
+    parts = np.broadcast_arrays(*values)
     made = np.empty(parts[0].shape, dtype=object)
     for place in np.ndindex(made.shape):
         made[place] = function(*(part[place] for part in parts))
@@ -68,7 +68,7 @@ def _binary(function: Callable[..., Tensor], on_host: Callable[..., Any]) -> Ope
 
 def _operand(value: Value) -> Any:
     """A tensor, or the number of a host value that has one: a Python number keeps the other operand's type."""
-    return value.item() if is_host(value) and value.ndim == 0 else tensor(value)  # type: ignore[union-attr]
+    return value.item() if is_host(value) and value.ndim == 0 else tensor(value)
 
 
 def _as_tensors(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Any], Tensor]:
@@ -114,7 +114,7 @@ def _cast(node: OnnxNode, inputs: Inputs) -> Value:
     assert value is not None
     if kind not in _TYPES:
         raise UnsupportedOperatorError(f"a cast to ONNX's type {kind}")
-    if is_host(value) and _plain(value) and (value.ndim == 0 or kind not in (_FLOAT, _DOUBLE, *_HALF)):  # type: ignore[union-attr]
+    if is_host(value) and _plain(value) and (value.ndim == 0 or kind not in (_FLOAT, _DOUBLE, *_HALF)):
         return _each(bool if kind == _BOOL else float if _TYPES[kind].is_floating_point else int, value)
     if is_host(value) and not _TYPES[kind].is_floating_point and kind != _BOOL:
         return value

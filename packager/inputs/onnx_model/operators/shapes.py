@@ -95,7 +95,7 @@ def _transpose(node: OnnxNode, inputs: Inputs) -> Value:
 def _concat(node: OnnxNode, inputs: Inputs) -> Value:
     parts = [part for part in inputs if part is not None]
     if all(map(is_host, parts)):
-        return np.concatenate([part.reshape(-1) for part in parts])  # type: ignore[misc]
+        return np.concatenate([part.reshape(-1) for part in parts])
     return torch.cat([tensor(part) for part in parts], int(node.get("axis", 0)))
 
 
@@ -126,7 +126,7 @@ def _slice(node: OnnxNode, inputs: Inputs) -> Value:
 def _sliced(value: Value, start: Any, end: Any, axis: int, step: int) -> Value:
     if step < 0:
         if is_host(value):
-            return value[tuple([slice(None)] * axis + [slice(int(start), _limit(end), step)])]  # type: ignore[return-value]
+            return value[tuple([slice(None)] * axis + [slice(int(start), _limit(end), step)])]
         if step != -1 or _limit(start) not in (-1, None, value.shape[axis] - 1) or _limit(end) is not None:
             raise UnsupportedOperatorError("a slice with a negative step")
         return tensor(value).flip(axis)
