@@ -93,7 +93,11 @@ def _crop(_: click.Context, __: click.Parameter, value: str | None) -> Any:
 
 
 @click.command()
-@click.option("--model", "specification", help="zoo:NAME, torchvision:NAME, timm:NAME or module:callable.")
+@click.option(
+    "--model",
+    "specification",
+    help="zoo:NAME, torchvision:NAME, timm:NAME, module:callable, FILE.pt2 or FILE.onnx.",
+)
 @click.option(
     "--member",
     "members",

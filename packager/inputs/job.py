@@ -272,7 +272,7 @@ def load_model_of_job(
     listed = None if classes is None else load_classes(classes)
     model = load_model(specification, weights=weights, input_shape=input_shape, pixels=pixels)
     resize = model.preprocessing.resize or model.input_shape[1:]
-    notes = check_answers(model.module, model.input_shape)
+    notes = (*model.notes, *check_answers(model.module, model.input_shape))
     model = replace(model, preprocessing=msgspec.structs.replace(model.preprocessing, resize=resize), notes=notes)
     if listed is None:
         return model

@@ -20,6 +20,7 @@ from device_sdk.errors import PathweaveError, UsageError
 from device_sdk.extras import require
 from packager.errors import ModelLoadError
 from packager.inputs.answer_checks import require_one_tensor
+from packager.inputs.imported_model import ImportedModel, require_images, stored_value
 from packager.inputs.model_attributes import attribute_of, class_names_of, input_shape_of, preprocessing_of, unwrapped
 from packager.inputs.pixels import Pixels, nearest_interpolation, require_fitting_scale
 from packager.inputs.weights import load_weights, require_finite
@@ -28,7 +29,7 @@ from packager.zoo import ZOO
 Shape = tuple[int, int, int]  # channels, height, width
 
 RANDOM_WEIGHTS_SEED = 0
-_WRITE = "write zoo:NAME, torchvision:NAME, timm:NAME or package.module:callable"
+_WRITE = "write zoo:NAME, torchvision:NAME, timm:NAME, package.module:callable, FILE.pt2 or FILE.onnx"
 _WITH_AUXILIARY_HEADS = frozenset({"googlenet", "inception_v3"})
 
 
@@ -69,30 +70,32 @@ def load_model(
     * ``package.module:callable``: called without arguments, returns an ``nn.Module``; the current directory
       is importable. The module's attributes ``input_shape``, ``preprocessing`` and ``class_names`` are used
       if present, in the forms that ``model_attributes`` takes; wrappers such as torch.compile's are removed.
+    * ``FILE.pt2``, ``FILE.onnx``: a model of ``torch.export.save`` or ``torch.onnx.export``, weights inside, rebuilt as
+      a trainable module. Of its additional files or metadata, ``preprocessing.json`` or ``preprocessing`` and
+      ``class_names.json`` or ``class_names`` are used, JSON in the same forms as the attributes.
 
     ``pixels`` overrides the model's own preprocessing, and is required if it has none. ``classes`` sets the size of the
-    head (not for callables). Without weights, the first three are initialised from a fixed seed. Weights are
+    head (not for callables and files). Without weights, the first three are initialised from a fixed seed. Weights are
     ``.safetensors``, ``.pth`` or ``.pt`` (tensors only).
 
     Raises:
-        ModelLoadError: unknown scheme or name, a model that cannot be imported, built or run with this shape, that
-            answers with more than one tensor, or a callable without preprocessing or with attributes of no known form.
+        ModelLoadError: unknown scheme or name, a file that has no import or whose answers the rebuilt module does not
+            give, a model that cannot be imported, built or run with this shape, that answers with more than one tensor,
+            or a callable or file without preprocessing or with attributes of no known form.
         WeightsError: the file is missing or unreadable, its names or shapes do not match the model's, or a weight is
             not a number.
         MissingExtraError: torchvision or timm is not installed.
-        UsageError: fewer than two classes, ``classes`` for a callable, or means and deviations for pixels of another
-            range.
+        UsageError: fewer than two classes, ``classes`` for a callable or file, ``weights`` for a file, or means and
+            deviations for pixels of another range.
     """
     if classes is not None and classes < 2:
         raise UsageError(f"a classifier needs two classes or more, not {classes}")
-    scheme, _, name = specification.partition(":")
-    if not scheme or not name:
-        raise ModelLoadError(f"{specification!r} does not name a model", hint=_WRITE)
-    request = _Request(specification, scheme, name, input_shape, classes, pixels or Pixels())
-    load = _SCHEMES.get(scheme, _load_callable)
+    request, load = _requested(specification, input_shape, classes, pixels or Pixels())
+    if load is _load_file and weights is not None:
+        raise UsageError(f"{Path(specification).name} holds its weights", hint="leave --weights out")
     with _seeded():
         model = load(request)
-        if load is not _load_callable and input_shape is not None:
+        if load not in (_load_callable, _load_file) and input_shape is not None:
             _check_takes(model.module, input_shape, request)
     model = replace(model, preprocessing=request.pixels.applied_to(model.preprocessing))
     model.module.to(device="cpu", dtype=torch.float32).eval()
@@ -103,7 +106,7 @@ def load_model(
         said = f" (without {removed})" if removed else ""
         return replace(model, source=f"{model.source}, weights from {weights.name}{said}")
     require_finite(model.module)
-    if load is _load_callable:
+    if load in (_load_callable, _load_file):
         return model
     return replace(model, source=f"{model.source}, random weights (seed {RANDOM_WEIGHTS_SEED})")
 
@@ -118,6 +121,19 @@ class _Request:
     pixels: Pixels
 
 
+def _requested(
+    specification: str, input_shape: Shape | None, classes: int | None, pixels: Pixels
+) -> tuple[_Request, Callable[[_Request], LoadedModel]]:
+    """The request, and the function that loads it: by the scheme, or of a file by its suffix."""
+    path, (scheme, _, name) = Path(specification), specification.partition(":")
+    if scheme not in _SCHEMES and path.suffix.lower() in _IMPORTERS:
+        return _Request(specification, path.suffix.lower(), path.stem, input_shape, classes, pixels), _load_file
+    if not scheme or not name:
+        raise ModelLoadError(f"{specification!r} does not name a model", hint=_WRITE)
+    request = _Request(specification, scheme, name, input_shape, classes, pixels)
+    return request, _SCHEMES.get(scheme, _load_callable)
+
+
 @contextlib.contextmanager
 def _seeded() -> Iterator[None]:
     """Seed torch's generator inside the context, and restore its state afterwards."""
@@ -126,7 +142,7 @@ def _seeded() -> Iterator[None]:
         yield
 
 
-# Schemes: one function each, and a line in _SCHEMES
+# Schemes: one function each, and a line in _SCHEMES; suffixes of files: a line in _IMPORTERS
 
 
 def _load_zoo(request: _Request) -> LoadedModel:
@@ -243,6 +259,48 @@ def _load_callable(request: _Request) -> LoadedModel:
     )
 
 
+def _load_file(request: _Request) -> LoadedModel:
+    path = Path(request.specification)
+    if request.classes is not None:
+        raise UsageError(f"the number of classes cannot be set for {path.name}")
+    found = _IMPORTERS[request.scheme](path, request.input_shape)
+    input_shape = require_images(found, path.name)
+    preprocessing = preprocessing_of(stored_value(found, "preprocessing", path.name), input_shape)
+    preprocessing = preprocessing or request.pixels.alone(input_shape[0])
+    if preprocessing is None:
+        raise ModelLoadError(
+            f"the preprocessing of {path.name} is unknown",
+            hint="give --preprocessing imagenet, inception, unit or MEAN/STD",
+        )
+    return LoadedModel(
+        module=found.module,
+        input_shape=input_shape,
+        preprocessing=preprocessing,
+        class_names=class_names_of(stored_value(found, "class_names", path.name)),
+        name=request.name,
+        licence=None,
+        source=path.name,
+        notes=found.notes,
+    )
+
+
+def _import_program(path: Path, input_shape: Shape | None) -> ImportedModel:
+    from packager.inputs.exported_program.importing import import_program
+
+    return import_program(path, input_shape=input_shape)
+
+
+def _import_onnx(path: Path, input_shape: Shape | None) -> ImportedModel:
+    require("onnx", extra="packager")
+    from packager.inputs.onnx_model.importing import import_onnx
+
+    return import_onnx(path, input_shape=input_shape)
+
+
+_IMPORTERS: Mapping[str, Callable[[Path, Shape | None], ImportedModel]] = {
+    ".pt2": _import_program,
+    ".onnx": _import_onnx,
+}
 _SCHEMES: Mapping[str, Callable[[_Request], LoadedModel]] = {
     "zoo": _load_zoo,
     "torchvision": _load_torchvision,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import UsageError
@@ -316,3 +317,47 @@ def test_a_misspelt_scheme_suggests_the_nearest():
     with pytest.raises(ModelLoadError) as caught:
         load_model("torchvison:resnet18")
     assert caught.value.hint == "did you mean torchvision?"
+
+
+def saved_program(path: Path, **extra: str) -> str:
+    layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5)).eval()
+    free = ({0: torch.export.Dim("batch", min=1, max=64)},)
+    program = torch.export.export(layers, (torch.zeros(4, 3, 9, 9),), dynamic_shapes=free)
+    torch.export.save(program, path, extra_files={f"{name}.json": text for name, text in extra.items()})
+    return str(path)
+
+
+def test_an_exported_program_is_loaded_by_its_path(tmp_path):
+    file = saved_program(tmp_path / "net.pt2")
+
+    model = load_model(file, pixels=Pixels(normalisation=((0.5,), (0.5,))))
+
+    assert_ready(model)
+    assert (model.name, model.source, model.input_shape) == ("net", "net.pt2", (3, 9, 9))
+    assert answer(model).shape[1] == 5
+
+
+def test_a_file_says_its_own_preprocessing_and_classes(tmp_path):
+    file = saved_program(tmp_path / "net.pt2", preprocessing='{"mean": [0, 0, 0], "std": 1}', class_names='["a", "b"]')
+
+    model = load_model(file)
+
+    assert model.class_names == ("a", "b")
+    assert model.preprocessing.mean == (0.0, 0.0, 0.0)
+
+
+def test_a_file_without_preprocessing_asks_for_it(tmp_path):
+    with pytest.raises(ModelLoadError, match="the preprocessing of net"):
+        load_model(saved_program(tmp_path / "net.pt2"))
+
+
+def test_weights_beside_a_file_that_holds_them_are_refused(tmp_path):
+    file = saved_program(tmp_path / "net.pt2")
+
+    with pytest.raises(UsageError, match="holds its weights"):
+        load_model(file, weights=Path(file))
+
+
+def test_a_scheme_goes_before_a_suffix():
+    with pytest.raises(ModelLoadError, match="has no model"):
+        load_model("zoo:../net.onnx")

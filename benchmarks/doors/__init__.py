@@ -1,0 +1,1 @@
+"""Models from files against the modules that they were exported from."""
