@@ -273,7 +273,9 @@ def load_model_of_job(
     model = load_model(specification, weights=weights, input_shape=input_shape, pixels=pixels)
     resize = model.preprocessing.resize or model.input_shape[1:]
     notes = check_answers(model.module, model.input_shape)
-    model = replace(model, preprocessing=msgspec.structs.replace(model.preprocessing, resize=resize), notes=notes)
+    model = replace(
+        model, preprocessing=msgspec.structs.replace(model.preprocessing, resize=resize), notes=(*model.notes, *notes)
+    )
     if listed is None:
         return model
     known = listed.for_model(_outputs(model), model.class_names, reference=classes or "")

@@ -20,6 +20,7 @@ from device_sdk.errors import PathweaveError, UsageError
 from device_sdk.extras import require
 from packager.errors import ModelLoadError
 from packager.inputs.answer_checks import require_one_tensor
+from packager.inputs.huggingface import load_folder
 from packager.inputs.model_attributes import attribute_of, class_names_of, input_shape_of, preprocessing_of, unwrapped
 from packager.inputs.pixels import Pixels, nearest_interpolation, require_fitting_scale
 from packager.inputs.weights import load_weights, require_finite
@@ -28,7 +29,7 @@ from packager.zoo import ZOO
 Shape = tuple[int, int, int]  # channels, height, width
 
 RANDOM_WEIGHTS_SEED = 0
-_WRITE = "write zoo:NAME, torchvision:NAME, timm:NAME or package.module:callable"
+_WRITE = "write zoo:NAME, torchvision:NAME, timm:NAME, hf:FOLDER or package.module:callable"
 _WITH_AUXILIARY_HEADS = frozenset({"googlenet", "inception_v3"})
 
 
@@ -66,12 +67,13 @@ def load_model(
     * ``zoo:NAME``: a model of ``packager.zoo``
     * ``torchvision:NAME``: a classification model of torchvision
     * ``timm:NAME``: a model of timm
+    * ``hf:FOLDER``: a folder of Hugging Face with config.json, model.safetensors and preprocessor_config.json
     * ``package.module:callable``: called without arguments, returns an ``nn.Module``; the current directory
       is importable. The module's attributes ``input_shape``, ``preprocessing`` and ``class_names`` are used
       if present, in the forms that ``model_attributes`` takes; wrappers such as torch.compile's are removed.
 
     ``pixels`` overrides the model's own preprocessing, and is required if it has none. ``classes`` sets the size of the
-    head (not for callables). Without weights, the first three are initialised from a fixed seed. Weights are
+    head (not for callables and folders). Without weights, the first three are initialised from a fixed seed. Weights are
     ``.safetensors``, ``.pth`` or ``.pt`` (tensors only).
 
     Raises:
@@ -103,7 +105,7 @@ def load_model(
         said = f" (without {removed})" if removed else ""
         return replace(model, source=f"{model.source}, weights from {weights.name}{said}")
     require_finite(model.module)
-    if load is _load_callable:
+    if load in _WITH_OWN_WEIGHTS:
         return model
     return replace(model, source=f"{model.source}, random weights (seed {RANDOM_WEIGHTS_SEED})")
 
@@ -243,11 +245,19 @@ def _load_callable(request: _Request) -> LoadedModel:
     )
 
 
+def _load_huggingface(request: _Request) -> LoadedModel:
+    found = load_folder(request.name, input_shape=request.input_shape, classes=request.classes, pixels=request.pixels)
+    _check_takes(found.module, found.input_shape, request)
+    return LoadedModel(**vars(found))
+
+
 _SCHEMES: Mapping[str, Callable[[_Request], LoadedModel]] = {
     "zoo": _load_zoo,
     "torchvision": _load_torchvision,
     "timm": _load_timm,
+    "hf": _load_huggingface,
 }
+_WITH_OWN_WEIGHTS = (_load_callable, _load_huggingface)
 
 
 def _find_callable(request: _Request) -> Callable[[], nn.Module]:
