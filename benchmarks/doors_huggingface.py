@@ -1,7 +1,7 @@
 """Doors, Hugging Face: architectures of transformers, saved as folders, loaded as hf:FOLDER and cut into supernets.
 
-``python -m benchmarks.doors_huggingface NAME`` checks one and prints its row; ``huggingface_rows`` checks all, each in a
-process of its own. Weights are random and configurations small: the structure is what counts, and nothing is downloaded.
+``python -m benchmarks.doors_huggingface NAME`` checks one and prints its row; ``huggingface_rows`` checks all, each in
+a process of its own. Weights are random and configurations small: the structure counts, and nothing is downloaded.
 """
 
 from __future__ import annotations

@@ -55,6 +55,7 @@ def _maxvit() -> Made:
 
 
 def with_images(model: nn.Module, side: int) -> Made:
+    """``model``, made lively, and images [count, 3, side, side] for it."""
     generator = torch.Generator().manual_seed(0)
     count = REAL_INPUTS if side == REAL_SIDE else INPUTS
     coarse = torch.randn(count, 3, _COARSE, _COARSE, generator=generator)

@@ -62,7 +62,8 @@ class FolderModel:
 
 
 class Logits(nn.Module):
-    """The logits alone of a model of transformers: [batch, channels, h, w] -> [batch, classes] or [batch, classes, h, w].
+    """The logits alone of a model of transformers: images [batch, channels, h, w] -> [batch, classes], of pixels
+    [batch, classes, rows, columns].
 
     ``reversed_channels``: the model takes blue first, the wrapper red.
     """

@@ -83,7 +83,7 @@ def _geometry(settings: dict[str, Any], name: str) -> tuple[tuple[int, int], flo
         if size is None or not isinstance(cropped, tuple):
             raise ModelLoadError("the folder's image processor crops images that it does not resize", hint=_HINT)
         share = max(inner / outer for inner, outer in zip(cropped, size, strict=True))
-        return cropped, min(share, 1.0), share < 1
+        return cropped, share if share < 1 else None, share < 1
     if name.startswith("ConvNext"):
         share = None if size >= _SQUASHED_FROM else float(settings.get("crop_pct") or 1.0)
         return (size, size), share, False

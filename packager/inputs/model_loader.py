@@ -73,8 +73,8 @@ def load_model(
       if present, in the forms that ``model_attributes`` takes; wrappers such as torch.compile's are removed.
 
     ``pixels`` overrides the model's own preprocessing, and is required if it has none. ``classes`` sets the size of the
-    head (not for callables and folders). Without weights, the first three are initialised from a fixed seed. Weights are
-    ``.safetensors``, ``.pth`` or ``.pt`` (tensors only).
+    head (not for callables and folders). Without weights, the first three are initialised from a fixed seed. Weights
+    are ``.safetensors``, ``.pth`` or ``.pt`` (tensors only).
 
     Raises:
         ModelLoadError: unknown scheme or name, a model that cannot be imported, built or run with this shape, that
