@@ -93,7 +93,7 @@ def _crop(_: click.Context, __: click.Parameter, value: str | None) -> Any:
 
 
 @click.command()
-@click.option("--model", "specification", help="zoo:NAME, torchvision:NAME, timm:NAME or module:callable.")
+@click.option("--model", "specification", help="zoo:NAME, torchvision:NAME, timm:NAME, hf:FOLDER or module:callable.")
 @click.option(
     "--member",
     "members",
@@ -166,6 +166,7 @@ def _crop(_: click.Context, __: click.Parameter, value: str | None) -> Any:
     type=click.Path(path_type=Path),
     help="Also write the trained weights (.safetensors; a folder with --pair).",
 )
+@click.option("--card", is_flag=True, help="Also write a model card, README.md, into the bundle's folder.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads for training [default: at most the usable cores].")
 @json_option
 @click.pass_context
@@ -248,6 +249,7 @@ def _package(options: Mapping[str, Any], limits: Limits) -> None:
     from packager.bottlenecks.pipeline import package_with_bottlenecks
     from packager.inputs.job import load_job
     from packager.inputs.pixels import Pixels
+    from packager.output.model_card import write_card
     from packager.pipeline import dry_run, follow
     from packager.pipeline import package as package_alone
 
@@ -285,6 +287,8 @@ def _package(options: Mapping[str, Any], limits: Limits) -> None:
             ranks=ranks,
             limits=limits,
         )
+    if options["card"]:
+        write_card(packaged.folder, packaged.manifest)
     signed = (packaged.folder / SIGNATURE).exists()
     summary = {"bundle": str(out), "signed": signed, "fresh": packaged.fresh}
     peak_mb = None if packaged.peak_rss_bytes is None else round(packaged.peak_rss_bytes / 1e6)
@@ -309,7 +313,7 @@ def _package_jointly(job: Job, options: Mapping[str, Any], limits: Limits, ranks
         progress=shown,
         limits=limits,
     )
-    print_family(packaged, options["out"], as_json=options["as_json"])
+    print_family(packaged, options["out"], card=options["card"], as_json=options["as_json"])
 
 
 @contextlib.contextmanager
