@@ -71,7 +71,7 @@ def release(dry: bool, checks: bool | None, url: str | None, out: Path) -> None:
         click.echo(f"{file}  {file.stat().st_size / 1e3:,.0f} kB")
     if not dry:
         _git("tag", "--annotate", tag, commit, "--cleanup=verbatim", "--message", f"Pathweave {version}\n\n{section}")
-        click.echo(f"tagged {tag}; docs/guide/release.md says how to sign and upload")
+        click.echo(f"tagged {tag}; docs/releasing.md says how to sign and upload")
     else:
         click.echo(f"dry run: {stop.count} reasons against a release; {tag} was not made")
 
