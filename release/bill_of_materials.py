@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from email.message import Message
 from importlib import metadata
 
-from cyclonedx.factory.license import LicenseFactory
+from cyclonedx.contrib.license.factories import LicenseFactory
 from cyclonedx.model import Property
 from cyclonedx.model.bom import Bom, BomMetaData
 from cyclonedx.model.component import Component, ComponentType

@@ -24,7 +24,7 @@ def cells(kind: str) -> list[str]:
 
 def as_python(cell: str) -> str:
     """A cell with its command lines as calls of the command line's function."""
-    return COMMAND.sub(lambda found: f"_run({shlex.split(found[1])!r})", cell)
+    return COMMAND.sub(lambda found: f"_run({shlex.split(found[1])!r})", cell.replace("\\\n", " "))
 
 
 def succeeds(arguments: list[str]) -> None:
