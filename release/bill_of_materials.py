@@ -122,7 +122,8 @@ def _component(name: str, materials: Materials, licences: LicenseFactory) -> Com
 
 def _licences(described: metadata.PackageMetadata | Message, licences: LicenseFactory) -> list[License]:
     """The licence that a distribution states: its expression, its field, or its classifiers."""
-    stated = described.get("License-Expression") or described.get("License") or ""
+    fields = [text for name in ("License-Expression", "License") for text in described.get_all(name) or []]
+    stated = next(iter(fields), "")
     if stated and "\n" not in stated and len(stated) <= _LONGEST_LICENCE:
         return [licences.make_from_string(stated)]
     classified = [text for text in described.get_all("Classifier") or [] if text.startswith("License ::")]

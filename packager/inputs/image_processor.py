@@ -52,25 +52,43 @@ def read_processor(processor: Any, *, channels: int = 3) -> ProcessedImages:
     settings = processor.to_dict()
     if settings.get("do_pad"):
         raise ModelLoadError("the folder's image processor pads images, which devices do not", hint=_HINT)
-    side, share, stretched = _geometry(settings, type(processor).__name__)
+    geometry = _geometry(settings, type(processor).__name__)
     interpolation, notes = _interpolation(settings.get("resample"))
-    notes = (*notes, _STRETCHED) if stretched else notes
+    notes = (*notes, _STRETCHED) if geometry.stretched else notes
     scale, mean, std = _normalisation(settings, channels)
     try:
         preprocessing = Preprocessing(
-            scale=scale, mean=mean, std=std, resize=side, channels=channels, interpolation=interpolation, crop=share
+            scale=scale,
+            mean=mean,
+            std=std,
+            resize=geometry.side,
+            channels=channels,
+            interpolation=interpolation,
+            crop=geometry.crop,
         )
     except ValueError as error:
         raise ModelLoadError(f"the folder's image processor cannot be used: {error}", hint=_HINT) from error
-    found = ProcessedImages(preprocessing, (channels, *side), bool(settings.get("do_flip_channel_order")), notes)
-    _require_equal(found, processor, _PICTURES[:1] if stretched else _PICTURES)
+    found = ProcessedImages(
+        preprocessing, (channels, *geometry.side), bool(settings.get("do_flip_channel_order")), notes
+    )
+    _require_equal(found, processor, _PICTURES[:1] if geometry.stretched else _PICTURES)
     return found
 
 
-def _geometry(settings: dict[str, Any], name: str) -> tuple[tuple[int, int], float | None, bool]:
-    """Height and width of the input, the share that is cropped of the largest region of that shape, and whether the
-    processor stretches images before it crops.
+@dataclass(frozen=True)
+class _Geometry:
+    """Height and width of the input, and the share that is cropped of the largest region of that shape.
+
+    ``stretched``: the processor changes the shape of images before it crops.
     """
+
+    side: tuple[int, int]
+    crop: float | None = None
+    stretched: bool = False
+
+
+def _geometry(settings: dict[str, Any], name: str) -> _Geometry:
+    """The geometry that a processor's settings state; ``name``: of its class, of which two have rules of their own."""
     size, crop = _size(settings.get("size")), _size(settings.get("crop_size"))
     if not settings.get("do_resize", True):
         size = None
@@ -79,21 +97,20 @@ def _geometry(settings: dict[str, Any], name: str) -> tuple[tuple[int, int], flo
         raise ModelLoadError("the folder's image processor does not say the size of images", hint=_HINT)
     if not isinstance(size, int):
         if cropped is None and size is not None:
-            return size, None, False
+            return _Geometry(size)
         if size is None or not isinstance(cropped, tuple):
             raise ModelLoadError("the folder's image processor crops images that it does not resize", hint=_HINT)
         share = max(inner / outer for inner, outer in zip(cropped, size, strict=True))
-        return cropped, share if share < 1 else None, share < 1
+        return _Geometry(cropped, share, stretched=True) if share < 1 else _Geometry(cropped)
     if name.startswith("ConvNext"):
-        share = None if size >= _SQUASHED_FROM else float(settings.get("crop_pct") or 1.0)
-        return (size, size), share, False
+        return _Geometry((size, size), None if size >= _SQUASHED_FROM else float(settings.get("crop_pct") or 1.0))
     if not isinstance(cropped, tuple):
         raise ModelLoadError(
             f"the folder's image processor resizes the shorter side to {size} and keeps the other: no size of its own",
             hint="give --input-shape with --preprocessing, --interpolation and --crop",
         )
     resized = size / float(settings.get("crop_pct") or 1.0) * (_LEVIT if name.startswith("Levit") else 1.0)
-    return cropped, min(max(cropped) / int(resized), 1.0), False
+    return _Geometry(cropped, min(max(cropped) / int(resized), 1.0))
 
 
 def _size(value: Any) -> int | tuple[int, int] | None:
