@@ -76,6 +76,7 @@ EXTRA_OF_MODULE = {
     "obstore": "fleet",
     "torchvision": "vision",
     "timm": "vision",
+    "transformers": "huggingface",
     "onnxruntime_qnn": "qnn",
 }
 

@@ -38,10 +38,18 @@ KEPT_BYTES = 600_000_000  # of the fragments of blocks whose sessions stay
 
 
 def check(name: str) -> dict[str, object]:
-    """Cut points, blocks, subnets, the largest error of the original path, and of subnets alone against composed."""
-    started = time.monotonic()
+    """``check_model`` of one of the models by its name."""
     torch.manual_seed(0)
     model, inputs = MODELS[name]()
+    return check_model(name, model, inputs)
+
+
+def check_model(name: str, model: nn.Module, inputs: torch.Tensor) -> dict[str, object]:
+    """Cut points, blocks, subnets, the largest error of the original path, and of subnets alone against composed.
+
+    ``inputs``: [count, *input]; the model answers [batch, classes, …].
+    """
+    started = time.monotonic()
     example = inputs[:EXAMPLES]
     expansion = expand(trace(model, example), max_span=MAX_SPAN)
     supernet = expansion.supernet()
@@ -100,7 +108,7 @@ def _compare(runtime: OnnxRuntime, exported: ExportedBlocks, subnets: Sequence[S
         composed.close()
         alone = blocks.answers(subnet, batches)
         for batch, answer in found.items():
-            if answer.shape != (batch, CLASSES):
+            if answer.shape[:2] != (batch, CLASSES):
                 raise ValueError(f"{subnet} answers {answer.shape} at batch {batch}")
             worst = max(worst, _error(answer, alone[batch]))
     return worst

@@ -28,13 +28,13 @@ Made = tuple[nn.Module, torch.Tensor]  # the model in evaluation mode and inputs
 def _torchvision(name: str, *, side: int = SIDE, **choices: object) -> Made:
     import torchvision
 
-    return _with_images(torchvision.models.get_model(name, num_classes=CLASSES, **choices), side)
+    return with_images(torchvision.models.get_model(name, num_classes=CLASSES, **choices), side)
 
 
 def _timm(name: str, *, side: int = SIDE, **choices: object) -> Made:
     import timm
 
-    return _with_images(timm.create_model(name, num_classes=CLASSES, **choices), side)
+    return with_images(timm.create_model(name, num_classes=CLASSES, **choices), side)
 
 
 def _maxvit() -> Made:
@@ -51,10 +51,11 @@ def _maxvit() -> Made:
         stochastic_depth_prob=0.2,
         num_classes=CLASSES,
     )
-    return _with_images(model, SIDE)
+    return with_images(model, SIDE)
 
 
-def _with_images(model: nn.Module, side: int) -> Made:
+def with_images(model: nn.Module, side: int) -> Made:
+    """``model``, made lively, and images [count, 3, side, side] for it."""
     generator = torch.Generator().manual_seed(0)
     count = REAL_INPUTS if side == REAL_SIDE else INPUTS
     coarse = torch.randn(count, 3, _COARSE, _COARSE, generator=generator)

@@ -46,11 +46,15 @@ def package_members(
         progress=shown,
         limits=limits,
     )
-    print_family(packaged, options["out"], as_json=as_json)
+    print_family(packaged, options["out"], card=options["card"], as_json=as_json)
 
 
-def print_family(family: PackagedFamily, out: Path, *, as_json: bool) -> None:
-    """Print the family that was written to ``out``, as text or JSON."""
+def print_family(family: PackagedFamily, out: Path, *, card: bool, as_json: bool) -> None:
+    """Print the family that was written to ``out``, as text or JSON, after its model card, if asked for."""
+    from packager.output.model_card import write_card
+
+    if card:
+        write_card(family.packaged.folder, family.packaged.manifest)
     described = _described(family, out)
     emit(described, as_json=as_json, text=lambda: _print(family, described))
 

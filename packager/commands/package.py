@@ -96,7 +96,7 @@ def _crop(_: click.Context, __: click.Parameter, value: str | None) -> Any:
 @click.option(
     "--model",
     "specification",
-    help="zoo:NAME, torchvision:NAME, timm:NAME, module:callable, FILE.pt2 or FILE.onnx.",
+    help="zoo:NAME, torchvision:NAME, timm:NAME, hf:FOLDER, module:callable, FILE.pt2 or FILE.onnx.",
 )
 @click.option(
     "--member",
@@ -170,6 +170,7 @@ def _crop(_: click.Context, __: click.Parameter, value: str | None) -> Any:
     type=click.Path(path_type=Path),
     help="Also write the trained weights (.safetensors; a folder with --pair).",
 )
+@click.option("--card", is_flag=True, help="Also write a model card, README.md, into the bundle's folder.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads for training [default: at most the usable cores].")
 @json_option
 @click.pass_context
@@ -252,6 +253,7 @@ def _package(options: Mapping[str, Any], limits: Limits) -> None:
     from packager.bottlenecks.pipeline import package_with_bottlenecks
     from packager.inputs.job import load_job
     from packager.inputs.pixels import Pixels
+    from packager.output.model_card import write_card
     from packager.pipeline import dry_run, follow
     from packager.pipeline import package as package_alone
 
@@ -289,6 +291,8 @@ def _package(options: Mapping[str, Any], limits: Limits) -> None:
             ranks=ranks,
             limits=limits,
         )
+    if options["card"]:
+        write_card(packaged.folder, packaged.manifest)
     signed = (packaged.folder / SIGNATURE).exists()
     summary = {"bundle": str(out), "signed": signed, "fresh": packaged.fresh}
     peak_mb = None if packaged.peak_rss_bytes is None else round(packaged.peak_rss_bytes / 1e6)
@@ -313,7 +317,7 @@ def _package_jointly(job: Job, options: Mapping[str, Any], limits: Limits, ranks
         progress=shown,
         limits=limits,
     )
-    print_family(packaged, options["out"], as_json=options["as_json"])
+    print_family(packaged, options["out"], card=options["card"], as_json=options["as_json"])
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from device_sdk.errors import PathweaveError, UsageError
 from device_sdk.extras import require
 from packager.errors import ModelLoadError
 from packager.inputs.answer_checks import require_one_tensor
+from packager.inputs.huggingface import load_folder
 from packager.inputs.imported_model import ImportedModel, require_images, stored_value
 from packager.inputs.model_attributes import attribute_of, class_names_of, input_shape_of, preprocessing_of, unwrapped
 from packager.inputs.pixels import Pixels, nearest_interpolation, require_fitting_scale
@@ -29,7 +30,7 @@ from packager.zoo import ZOO
 Shape = tuple[int, int, int]  # channels, height, width
 
 RANDOM_WEIGHTS_SEED = 0
-_WRITE = "write zoo:NAME, torchvision:NAME, timm:NAME, package.module:callable, FILE.pt2 or FILE.onnx"
+_WRITE = "write zoo:NAME, torchvision:NAME, timm:NAME, hf:FOLDER, package.module:callable, FILE.pt2 or FILE.onnx"
 _WITH_AUXILIARY_HEADS = frozenset({"googlenet", "inception_v3"})
 
 
@@ -67,6 +68,7 @@ def load_model(
     * ``zoo:NAME``: a model of ``packager.zoo``
     * ``torchvision:NAME``: a classification model of torchvision
     * ``timm:NAME``: a model of timm
+    * ``hf:FOLDER``: a folder of Hugging Face with config.json, model.safetensors and preprocessor_config.json
     * ``package.module:callable``: called without arguments, returns an ``nn.Module``; the current directory
       is importable. The module's attributes ``input_shape``, ``preprocessing`` and ``class_names`` are used
       if present, in the forms that ``model_attributes`` takes; wrappers such as torch.compile's are removed.
@@ -75,8 +77,8 @@ def load_model(
       ``class_names.json`` or ``class_names`` are used, JSON in the same forms as the attributes.
 
     ``pixels`` overrides the model's own preprocessing, and is required if it has none. ``classes`` sets the size of the
-    head (not for callables and files). Without weights, the first three are initialised from a fixed seed. Weights are
-    ``.safetensors``, ``.pth`` or ``.pt`` (tensors only).
+    head (not for callables, files and folders). Without weights, the first three are initialised from a fixed seed.
+    Weights are ``.safetensors``, ``.pth`` or ``.pt`` (tensors only).
 
     Raises:
         ModelLoadError: unknown scheme or name, a file that has no import or whose answers the rebuilt module does not
@@ -106,7 +108,7 @@ def load_model(
         said = f" (without {removed})" if removed else ""
         return replace(model, source=f"{model.source}, weights from {weights.name}{said}")
     require_finite(model.module)
-    if load in (_load_callable, _load_file):
+    if load in _WITH_OWN_WEIGHTS:
         return model
     return replace(model, source=f"{model.source}, random weights (seed {RANDOM_WEIGHTS_SEED})")
 
@@ -301,11 +303,21 @@ _IMPORTERS: Mapping[str, Callable[[Path, Shape | None], ImportedModel]] = {
     ".pt2": _import_program,
     ".onnx": _import_onnx,
 }
+
+
+def _load_huggingface(request: _Request) -> LoadedModel:
+    found = load_folder(request.name, input_shape=request.input_shape, classes=request.classes, pixels=request.pixels)
+    _check_takes(found.module, found.input_shape, request)
+    return LoadedModel(**vars(found))
+
+
 _SCHEMES: Mapping[str, Callable[[_Request], LoadedModel]] = {
     "zoo": _load_zoo,
     "torchvision": _load_torchvision,
     "timm": _load_timm,
+    "hf": _load_huggingface,
 }
+_WITH_OWN_WEIGHTS = (_load_callable, _load_file, _load_huggingface)
 
 
 def _find_callable(request: _Request) -> Callable[[], nn.Module]:

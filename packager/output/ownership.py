@@ -14,6 +14,8 @@ from device_sdk.signing.release import RELEASE
 from packager.errors import PackagingError
 
 REPORT = "packaging.json"  # beside the manifest: how the bundle was made and how long it took; not part of it
+CARD = "README.md"  # a model card, if asked for; not part of it either
+CARD_OPENS = "---\nlibrary_name: pathweave\n"  # ours, and no other README
 RUN = "run.json"  # in the work folder: the run's description
 
 _OF_BUNDLE = frozenset({MANIFEST, SIGNATURE, RELEASE, BLOBS, REPORT})
@@ -81,7 +83,7 @@ def is_description(path: Path) -> bool:
 def _others_in(folder: Path) -> list[str]:
     """Names of the entries in ``folder`` that are no part of a bundle, sorted."""
     blobs = folder / BLOBS
-    own = {entry.name for entry in folder.iterdir() if entry.name in _OF_BUNDLE | _OF_SYSTEMS}
+    own = {entry.name for entry in folder.iterdir() if entry.name in _OF_BUNDLE | _OF_SYSTEMS or _is_card(entry)}
     others = [entry.name for entry in folder.iterdir() if entry.name not in own and not _passing(entry)]
     if blobs.is_dir() and not blobs.is_symlink():
         inner = [entry for entry in blobs.iterdir() if not _BLOB.fullmatch(entry.name) and not _passing(entry)]
@@ -89,6 +91,14 @@ def _others_in(folder: Path) -> list[str]:
     elif blobs.exists():
         others.append(BLOBS)
     return sorted(others)
+
+
+def _is_card(path: Path) -> bool:
+    """True for a model card that packaging wrote."""
+    if path.name != CARD or not path.is_file() or path.is_symlink():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(CARD_OPENS)) == CARD_OPENS.encode()
 
 
 def _passing(path: Path) -> bool:

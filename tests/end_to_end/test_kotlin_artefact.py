@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 ANDROID, CONTRACT = ROOT / "android_demo", ROOT / "tests" / "contract"
 GUIDE = ROOT / "docs" / "guide" / "embed_in_an_android_app.md"
 POM = "{http://maven.apache.org/POM/4.0.0}"
-VERSION = "0.1.0"
+GROUP, VERSION = "io.github.pathweave", "0.1.0"
 URL = "https://code.example.org/pathweave"
 R8 = re.findall(r"<r8.version>([\d.]+)<", (ANDROID / "pom.xml").read_text())[0]
 DEPENDENCIES = {  # all there are: name -> its property in the pom that is built from
@@ -55,7 +55,7 @@ def maven(repository: Path, folder: Path, *arguments: str) -> None:
 
 @pytest.fixture(scope="module")
 def installed(repository: Path) -> Path:
-    return repository / "pathweave" / "pathweave-core" / VERSION
+    return repository.joinpath(*GROUP.split("."), "pathweave-core", VERSION)
 
 
 @pytest.fixture(scope="module")
@@ -180,4 +180,4 @@ def test_the_guide_has_the_sample_and_its_versions() -> None:
     used = dict(re.findall(r"<([\w.]+)>([\w.-]+)</", (ANDROID / "sample" / "pom.xml").read_text()))
     for name in ("kotlin.version", "onnxruntime.version", "dependency.version"):
         assert used[name] == built[name], name
-    assert f"pathweave:pathweave-core:{VERSION}" in guide
+    assert f'"{GROUP}:pathweave-core:{VERSION}"' in guide
