@@ -65,7 +65,7 @@ def _calls(options: BenchOptions) -> dict[str, Latency]:
     models = [AdaptiveModel.open(folder, state_folder=options.work_folder / "state") for _ in range(COPIES)]
     image = load_part(options, "report", models[0]).images[0]
     manifest = models[0].bundle.manifest
-    shape, preprocessing = manifest.cut_points[0].tensors[0].shape, manifest.preprocessing
+    shape, preprocessing = manifest.cut_points[0].tensors[0].shape, manifest.preprocessing.of_images()
     input_shape = (shape[0], shape[1], shape[2])
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = settings.inter_op_num_threads = 1

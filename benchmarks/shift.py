@@ -76,7 +76,7 @@ def _answered(options: BenchOptions, bundle: Bundle, part: str) -> tuple[Floats,
     found = load_dataset(part)
     shape = bundle.manifest.cut_points[0].tensors[0].shape
     images = list(found.images[:QUICK_IMAGES] if options.quick else found.images)
-    inputs = RawInputs(images, bundle.manifest.preprocessing, (shape[0], shape[1], shape[2]))
+    inputs = RawInputs(images, bundle.manifest.preprocessing.of_images(), (shape[0], shape[1], shape[2]))
     return _logits(bundle, inputs), found.labels[: len(images)]
 
 
@@ -131,7 +131,7 @@ def _ten_classes(options: BenchOptions) -> dict[str, float]:
     """EfficientNet-Lite0 over 1,000 classes on a device that sees ten: estimated on #search, judged on #report."""
     bundle = Bundle.open(real_size.bundle(options, trained=False))
     private, report = (real_size.photographs(options, part) for part in ("search", "report"))
-    preprocessing = bundle.manifest.preprocessing
+    preprocessing = bundle.manifest.preprocessing.of_images()
     prior = find_prior(_logits(bundle, private.inputs(preprocessing)), None)
     logits = _logits(bundle, report.inputs(preprocessing))
     offsets = 0.0 if prior is None else logit_offsets(prior)

@@ -73,7 +73,7 @@ def labelled_samples(model: AdaptiveModel, reference: str, *, progress: Progress
     """
     manifest = model.bundle.manifest
     dataset = load_dataset(
-        reference, limit=LABELLED_IMAGES, preprocessing=manifest.preprocessing, progress=progress
+        reference, limit=LABELLED_IMAGES, preprocessing=manifest.preprocessing.of_images(), progress=progress
     ).relabelled(manifest.task.class_names, manifest.task.class_ids)
     kept, held = split(dataset, holdout_share=_OTHERS_SHARE, seed=0)
     return Samples(kept.images, kept.labels), Samples(held.images, held.labels)

@@ -51,7 +51,7 @@ class ImageFolder:
 
     def __init__(self, model: AdaptiveModel, paths: Sequence[Path]) -> None:
         self._model, self._paths = model, paths
-        self._preprocessing = model.bundle.manifest.preprocessing
+        self._preprocessing = model.bundle.manifest.preprocessing.of_images()
         self._skipped: dict[Path, str] = {}
 
     @property

@@ -32,7 +32,7 @@ class VideoFrames:
 
     def __init__(self, model: AdaptiveModel, source: int | str, *, name: str, live: bool) -> None:
         self._model, self._source, self._name, self._live = model, source, name, live
-        self._preprocessing = model.bundle.manifest.preprocessing
+        self._preprocessing = model.bundle.manifest.preprocessing.of_images()
         self._capture = _opened(source, name=name, live=live)
         self._at_start = True
         if live:

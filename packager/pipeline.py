@@ -36,7 +36,7 @@ from packager.renditions.any_size import AnySizeCheck
 from packager.renditions.calibration import Calibration, held_back_last
 from packager.supernet.blocks.streams import several
 from packager.supernet.expansion import Expansion
-from packager.supernet.input_sizes import UsableSize, candidate_sizes, usable_sizes
+from packager.supernet.input_sizes import UsableSize, candidate_sizes, require_sizes_of, usable_sizes
 from packager.supernet.macs_ranges import MacsRanges
 from packager.training.phases import EXITS
 from packager.training.range_accuracy import RangeAccuracy, judge_skips
@@ -331,12 +331,13 @@ def _judge(job: Job, expansion: Expansion) -> RangeAccuracy | None:
 
 
 def _input_sizes(job: Job, expansion: Expansion) -> tuple[tuple[UsableSize, ...], tuple[str, ...]]:
-    """Additional input sizes of the bundle. Only image classifiers have them."""
+    """Additional input sizes of the bundle. Only classifiers of images and of series, such as texts, have them."""
     shape = expansion.traced.tensors[0].shape
-    if job.task.kind != "classification" or len(shape) != 3:
+    if job.task.kind != "classification" or len(shape) not in (2, 3):
         return (), ()
     wanted = job.recipe.input_sizes
-    sizes = candidate_sizes((shape[1], shape[2])) if wanted == "auto" else list(wanted)
+    require_sizes_of(wanted, shape)
+    sizes = candidate_sizes(shape[1:]) if wanted == "auto" else list(wanted)
     if not sizes:
         return (), ()
     return usable_sizes(expansion, job.training_samples(_SIZE_SAMPLES), sizes, listed=wanted != "auto")

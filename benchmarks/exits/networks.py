@@ -42,7 +42,7 @@ class ExitNetwork:
         """A part of the held-out images, resized for ``model`` and labelled as it numbers its classes."""
         manifest = model.bundle.manifest
         reference = f"{data_folder / self.held_out}#{part}"
-        found = load_dataset(reference, progress=progress, preprocessing=manifest.preprocessing)
+        found = load_dataset(reference, progress=progress, preprocessing=manifest.preprocessing.of_images())
         return found.relabelled(manifest.task.class_names, manifest.task.class_ids)
 
 

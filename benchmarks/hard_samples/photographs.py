@@ -105,8 +105,8 @@ def _logits(options: BenchOptions, name: str, parts: tuple[str, ...], *, viewed:
     if not path.exists():
         model = load_model(f"timm:tf_{name}", weights=weights, pixels=_PIXELS)
         photographs = load_photographs(options.data_folder, parts, limit=limit)
-        shape = (3, *model.input_shape[1:])
-        inputs = RawInputs(photographs.images, model.preprocessing, shape)
+        shape = model.image_shape
+        inputs = RawInputs(photographs.images, model.preprocessing.of_images(), shape)
         found = []
         with options.progress.task(f"answer with {name}", len(inputs)) as task:
             for batch in _batches(len(inputs)):

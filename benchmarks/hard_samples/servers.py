@@ -82,7 +82,7 @@ def beaten(figures: dict[str, float], name: str, shares: Sequence[float] = SENT)
 
 def _logits(options: BenchOptions, name: str, images: npt.NDArray[np.uint8]) -> Array:
     model = load_model(f"zoo:{name}", weights=options.data_folder / "pretrained" / f"{name}.safetensors")
-    inputs = RawInputs(list(images), model.preprocessing, (3, *model.input_shape[1:]))
+    inputs = RawInputs(list(images), model.preprocessing.of_images(), model.image_shape)
     model.module.eval()
     with torch.inference_mode():
         batches = [np.arange(at, min(at + _BATCH, len(inputs))) for at in range(0, len(inputs), _BATCH)]

@@ -103,7 +103,7 @@ def _changes(wanted: _Run, before: _Packaged, after: _Packaged, options: BenchOp
         cifar = load_samples(options, "search")
         return changes(before.folder, after.folder, PreparedInputs(cifar.inputs[:_SAMPLES]), cifar.labels[:_SAMPLES])
     found = load_photographs(options.data_folder, ("search",), limit=_SAMPLES)
-    preprocessing = Bundle.open(after.folder).manifest.preprocessing
+    preprocessing = Bundle.open(after.folder).manifest.preprocessing.of_images()
     return changes(before.folder, after.folder, found.inputs(preprocessing), found.labels)
 
 

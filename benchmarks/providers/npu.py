@@ -223,10 +223,10 @@ def _answers_on_cpu(
 
 def _judging(reference: Path, job: Job, count: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     """``count`` images of all classes, prepared, and their labels as the job numbers the classes."""
-    pixels = job.model.preprocessing
+    pixels = job.model.preprocessing.of_images()
     data = load_dataset(str(reference), limit=count, preprocessing=pixels)
     data = data.relabelled(job.training.class_names, job.model.class_ids)
-    return prepare(data.images, pixels, input_shape=job.model.input_shape), data.labels.astype(np.int64)
+    return prepare(data.images, pixels, input_shape=job.model.image_shape), data.labels.astype(np.int64)
 
 
 def main() -> None:

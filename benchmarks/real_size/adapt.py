@@ -44,7 +44,7 @@ def measure(folder: Path, data_folder: Path, ratio: float, *, quick: bool) -> di
             longer = AdaptationSettings(time_limit_s=SEARCH_S * (1 if quick else _LONGER))
             best = model.adapt(private.images, goal, labels=private.labels, settings=longer)
         report = load_photographs(data_folder, ("report",), limit=_QUICK_IMAGES if quick else None)
-        inputs = report.inputs(model.bundle.manifest.preprocessing)
+        inputs = report.inputs(model.bundle.manifest.preprocessing.of_images())
         loaded = {one.subnet: load_subnet(model.bundle, OnnxRuntime(threads=1), one.subnet) for one in (found, best)}
         right = answered_rightly(loaded, inputs, report.labels)
         change = right[best.subnet].astype(np.float64) - right[found.subnet]

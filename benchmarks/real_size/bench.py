@@ -69,7 +69,7 @@ def run(options: BenchOptions) -> BenchOutcome:
     most = max([max(RATIOS), *(ratios[one] for one in chosen)])
     compared = {name: one for name, one in models.items() if name == FULL or ratios[name] <= EQUAL_LATENCY * most}
     report = data.photographs(options, "report")
-    preprocessing = Bundle.open(data.bundle(options, trained=False)).manifest.preprocessing  # the family's
+    preprocessing = Bundle.open(data.bundle(options, trained=False)).manifest.preprocessing.of_images()  # the family's
     right = answered_rightly(compared, report.inputs(preprocessing), report.labels)
     for model in models.values():
         model.session.close()
@@ -101,7 +101,7 @@ def _choices(options: BenchOptions, mode: str) -> Iterator[tuple[Asked, Found, L
     bundle = Bundle.open(folder, accepts=lambda one: one.runtime == "onnxruntime" and one.name in names)
     workspace, search = Workspace(bundle, runtime), data.photographs(options, "search")
     here = Here(workspace, profile(workspace, progress=options.progress), Plan(bundle.supernet.original))
-    inputs = search.inputs(bundle.manifest.preprocessing)
+    inputs = search.inputs(bundle.manifest.preprocessing.of_images())
     limit_s, seeds = (QUICK_SEARCH_S, QUICK_SEEDS) if options.quick else (SEARCH_S, SEEDS)
     for ratio in _ratios(options, mode):
         for seed in range(seeds):

@@ -86,7 +86,7 @@ class _Bench:
         data = load_dataset(f"{options.data_folder / 'cifar10' / 'test.zip'}#search", progress=options.progress)
         data = data.relabelled(bundle.manifest.task.class_names)
         channels, height, width = bundle.supernet.cut_points[0].tensors[0].shape
-        inputs = prepare(data.images, bundle.manifest.preprocessing, input_shape=(channels, height, width))
+        inputs = prepare(data.images, bundle.manifest.preprocessing.of_images(), input_shape=(channels, height, width))
         count = QUICK_SAMPLES if options.quick else len(inputs)
         return cls(
             bundle,

@@ -169,7 +169,9 @@ def cifar_part(folder: Path, part: str, options: BenchOptions) -> Part:
     found = found.relabelled(manifest.task.class_names)
     order = SplitMix64(0).shuffled(range(len(found)))[: QUICK_SAMPLES if options.quick else len(found)]
     shape = manifest.supernet().cut_points[0].tensors[0].shape
-    inputs = prepare(found.images[order], manifest.preprocessing, input_shape=(shape[0], shape[1], shape[2]))
+    inputs = prepare(
+        found.images[order], manifest.preprocessing.of_images(), input_shape=(shape[0], shape[1], shape[2])
+    )
     return Part(PreparedInputs(inputs), found.labels[order])
 
 
@@ -177,7 +179,7 @@ def photographs_part(folder: Path, part: str, options: BenchOptions, *, count: i
     """``count`` photographs of ``part``, spread evenly over the classes, in random order."""
     found = load_photographs(options.data_folder, (part,), limit=count)
     order = np.array(SplitMix64(0).shuffled(range(len(found.labels))))
-    inputs = found.inputs(Bundle.open(folder).manifest.preprocessing).subset(order)
+    inputs = found.inputs(Bundle.open(folder).manifest.preprocessing.of_images()).subset(order)
     return Part(inputs, found.labels[order])
 
 

@@ -25,7 +25,9 @@ class Judging:
         manifest = workspace.bundle.manifest
         channels, height, width = manifest.cut_points[0].tensors[0].shape
         self._workspace, self._certainty = workspace, certainty
-        self.jpegs = JpegInputs(judged.images, manifest.preprocessing, input_shape=(channels, height, width))
+        self.jpegs = JpegInputs(
+            judged.images, manifest.preprocessing.of_images(), input_shape=(channels, height, width)
+        )
         prepare = SampleChecker(manifest).prepare
         self._inputs = np.concatenate([prepare(image) for image in judged.images])
         score = answer_task(manifest.task)

@@ -151,7 +151,9 @@ def _own_part(workspace: Workspace, way: Way) -> Iterator[Callable[[Image], floa
             timed(np.zeros((height, width, channels), np.uint8))
             yield timed
     elif way.sends == "jpeg":
-        yield partial(_coding_ms, fit=partial(fit_image, preprocessing=manifest.preprocessing, size=(height, width)))
+        yield partial(
+            _coding_ms, fit=partial(fit_image, preprocessing=manifest.preprocessing.of_images(), size=(height, width))
+        )
     else:
         yield lambda image: 0.0
 

@@ -88,7 +88,7 @@ def efficientnet_lite0(options: BenchOptions) -> RealNetwork:
 
     def part(name: str, limit: int | None) -> tuple[Tensor, npt.NDArray[np.int64]]:
         found = load_photographs(options.data_folder, (name,), limit=_QUICK_IMAGES if options.quick else limit)
-        inputs = found.inputs(model.preprocessing).take(np.arange(len(found.images)))
+        inputs = found.inputs(model.preprocessing.of_images()).take(np.arange(len(found.images)))
         return torch.from_numpy(inputs), found.labels
 
     ranges_from, _ = part("search", _CALIBRATION_IMAGES)
@@ -104,7 +104,7 @@ def resnet56(options: BenchOptions) -> RealNetwork:
         reference = f"{options.data_folder / 'cifar10' / 'test.zip'}#{name}"
         data = load_dataset(reference, limit=_QUICK_IMAGES if options.quick else limit)
         assert model.class_names is not None
-        inputs = prepare(data.images, model.preprocessing, input_shape=model.input_shape)
+        inputs = prepare(data.images, model.preprocessing.of_images(), input_shape=model.image_shape)
         return torch.from_numpy(inputs), data.relabelled(model.class_names).labels
 
     ranges_from, _ = part("search", _CALIBRATION_IMAGES)

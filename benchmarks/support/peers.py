@@ -47,7 +47,9 @@ class Samples:
 def load_samples(options: BenchOptions, part: str) -> Samples:
     """A part of CIFAR-10's test images."""
     data: ImageDataset = load_dataset(f"{options.data_folder / 'cifar10' / 'test.zip'}#{part}")
-    preprocessing = load_model("zoo:resnet20_cifar10").preprocessing  # all CIFAR-10 networks of the zoo have the same
+    preprocessing = load_model(
+        "zoo:resnet20_cifar10"
+    ).preprocessing.of_images()  # all CIFAR-10 networks of the zoo have the same
     return Samples(prepare(data.images, preprocessing, input_shape=INPUT_SHAPE), data.labels)
 
 

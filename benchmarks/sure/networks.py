@@ -34,7 +34,7 @@ class Samples:
     def inputs(self, bundle: Bundle) -> RawInputs:
         """The images as ``bundle`` takes them, at any of its input sizes."""
         channels, height, width = bundle.manifest.cut_points[0].tensors[0].shape
-        return RawInputs(self.images, bundle.manifest.preprocessing, (channels, height, width))
+        return RawInputs(self.images, bundle.manifest.preprocessing.of_images(), (channels, height, width))
 
 
 @dataclass(frozen=True)

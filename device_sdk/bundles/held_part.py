@@ -47,6 +47,7 @@ class HeldPart:
         ]
         renditions += [one for exit_ in manifest.exits for one in exit_.renditions]
         names = dict.fromkeys(name for one in renditions for name in blob_names(one))
+        names |= dict.fromkeys(manifest.preprocessing.blobs())
         sizes = manifest.blobs()
         return {name: sizes[name] for name in names}
 

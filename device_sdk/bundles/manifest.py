@@ -5,16 +5,17 @@ The schema in docs/bundle_format.md is generated from these types. Unknown field
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from device_sdk.data.preprocessing import Preprocessing
+from device_sdk.data.kinds import KINDS, decode_preprocessing
+from device_sdk.data.preprocessing import AnyPreprocessing
 from device_sdk.supernet.blocks import Block, CutPoint, Exit, Golden, InputSize, Member
 from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
 
-FORMAT_VERSION = "1.8"
+FORMAT_VERSION = "1.9"
 BlobBytes = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 
 
@@ -135,7 +136,7 @@ class Manifest(msgspec.Struct, frozen=True):
     name: str
     version: int
     task: Task
-    preprocessing: Preprocessing
+    preprocessing: AnyPreprocessing  # since 1.9 of other samples than images too
     cut_points: tuple[CutPoint, ...]
     blocks: tuple[Block, ...]
     onnx: Onnx
@@ -162,7 +163,7 @@ class Manifest(msgspec.Struct, frozen=True):
         for rendition in renditions:
             sizes.update((name, self.shared_sizes.get(name)) for name in rendition.shared)
             sizes[rendition.blob] = rendition.size_bytes
-        return sizes
+        return sizes | self.preprocessing.blobs()
 
     def loaded_bytes(self) -> dict[str, int]:
         """Bytes in memory of the blobs whose weights are stored in fewer."""
@@ -175,6 +176,31 @@ class Manifest(msgspec.Struct, frozen=True):
         """The minor format version; 0 where it is no number."""
         minor = self.format_version.partition(".")[2]
         return int(minor) if minor.isascii() and minor.isdigit() and len(minor) < 10 else 0
+
+
+def decoding_hook(kind: type, value: Any) -> Any:
+    """msgspec's hook for the one type in a manifest that it does not know."""
+    if kind is AnyPreprocessing:
+        return decode_preprocessing(value)
+    raise NotImplementedError(f"a manifest has no {kind.__name__}")
+
+
+def manifest_schema() -> dict[str, Any]:
+    """The JSON schema of manifests."""
+    found = msgspec.json.schema(Manifest, schema_hook=_schema_of)
+    kinds = [kind.preprocessing for kind in KINDS.values()]
+    _, components = msgspec.json.schema_components(kinds, ref_template=_DEFINITIONS + "{name}")
+    found["$defs"] |= components
+    return found
+
+
+_DEFINITIONS = "#/$defs/"
+
+
+def _schema_of(kind: type) -> dict[str, Any]:
+    if kind is AnyPreprocessing:
+        return {"anyOf": [{"$ref": _DEFINITIONS + one.preprocessing.__name__} for one in KINDS.values()]}
+    raise NotImplementedError(f"a manifest has no {kind.__name__}")
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from device_sdk.bundles.hybrid import check_hybrid
-from device_sdk.bundles.manifest import FORMAT_VERSION, TASK_OUTPUTS, Manifest
+from device_sdk.bundles.manifest import FORMAT_VERSION, TASK_OUTPUTS, Manifest, decoding_hook
 from device_sdk.errors import ManifestError, UnsupportedFormatError
 from device_sdk.files.atomic import decode_json
 from device_sdk.supernet.blocks import IDENTIFIER, Block, Exit
@@ -107,13 +107,14 @@ def decode_manifest(data: bytes) -> Manifest:
     """
     _check_format_version(data)
     try:
-        manifest = decode_json(data, Manifest)
+        manifest = decode_json(data, Manifest, hook=decoding_hook)
     except ValueError as error:
         raise ManifestError(f"manifest.json breaks the schema: {error}") from error
     check_limits(manifest)
     _check_names(manifest)
     _check_shared_sizes(manifest)
     _check_output(manifest)
+    _check_input(manifest)
     check_hybrid(manifest)
     return manifest
 
@@ -150,6 +151,13 @@ def _check_shared_sizes(manifest: Manifest) -> None:
     unsized = [name for name, size in manifest.blobs().items() if size is None]
     if unsized:
         raise ManifestError(f"the manifest states no size for the shared blob {unsized[0][:12]}…")
+
+
+def _check_input(manifest: Manifest) -> None:
+    first, prepared = manifest.cut_points[0].tensors, manifest.preprocessing
+    if not prepared.accepts(first[0].shape, first[0].dtype) or (prepared.blobs() and len(first) > 1):
+        shown = ", ".join(f"{one.dtype} {list(one.shape)}" for one in first)
+        raise ManifestError(f"the model's input is {shown}, which its preprocessing does not prepare")
 
 
 def _check_output(manifest: Manifest) -> None:

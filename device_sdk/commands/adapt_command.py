@@ -90,7 +90,7 @@ def goal_options(command: Command) -> Command:
 
 @click.command()
 @bundle_options
-@click.option("--data", help="Private images: a folder or zip with class folders, a CSV list …; perhaps #part.")
+@click.option("--data", help="Private samples: a folder or zip with class folders, a CSV list …; perhaps #part.")
 @limit_option
 @click.option("--unlabelled", is_flag=True, help="Use predictions of the server or the full model instead of labels.")
 @goal_options
@@ -204,7 +204,7 @@ def adapt(
         if data is not None:
             dataset = load_data(model, data, limit=limit, as_json=as_json, labelled=not unlabelled)
         found = model.adapt(
-            None if dataset is None else dataset.images,
+            None if dataset is None else dataset.samples,
             goal,
             _usable(model, server, server_model) if "all" in kinds else kinds or None,
             None if dataset is None or unlabelled else dataset.labels,

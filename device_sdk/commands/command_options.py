@@ -14,7 +14,7 @@ from device_sdk.errors import UsageError
 from device_sdk.signing.trust import UNSTATED, Unstated
 
 if TYPE_CHECKING:
-    from device_sdk.data.datasets import ImageDataset
+    from device_sdk.data.kinds import LabelledSamples
     from device_sdk.offload.remote_model import Privacy
     from device_sdk.session.adaptive_model import AdaptiveModel
     from device_sdk.session.homes import WantedHomes
@@ -155,19 +155,16 @@ def open_model(
 
 def load_data(
     model: AdaptiveModel, reference: str, *, limit: int | None, as_json: bool, labelled: bool = True
-) -> ImageDataset:
-    """Images resized for the model, with its class indices where they are ``labelled``; says what was left out."""
-    from device_sdk.data.datasets import load_dataset
+) -> LabelledSamples:
+    """Samples of the model's kind, with its class indices where they are ``labelled``; says what was left out."""
+    from device_sdk.data.kinds import KINDS, kind_name
+    from device_sdk.session.samples import SampleChecker
 
     manifest = model.bundle.manifest
-    dataset = load_dataset(
-        reference,
-        progress=progress(as_json),
-        limit=limit,
-        preprocessing=manifest.preprocessing,
-        labelled=labelled,
-    )
-    for note in () if dataset.report is None else dataset.report.notes:
+    kind = KINDS[kind_name(manifest.preprocessing)]
+    dataset = kind.load(reference, manifest.preprocessing, limit=limit, labelled=labelled, progress=progress(as_json))
+    lost = SampleChecker(manifest, model.bundle.read_blob).notes(dataset.samples)
+    for note in (*dataset.notes, *lost):
         click.echo(f"note: {note}", err=True)
     if not labelled:
         return dataset

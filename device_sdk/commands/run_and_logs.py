@@ -26,7 +26,7 @@ from device_sdk.errors import DataError, RefusedError, TransferError, UsageError
 from device_sdk.session.answer import ABSTAINED, SUBNET
 
 if TYPE_CHECKING:
-    from device_sdk.data.datasets import ImageDataset
+    from device_sdk.data.kinds import LabelledSamples
     from device_sdk.offload.remote_model import Privacy, RemoteModel
     from device_sdk.session.adaptive_model import AdaptiveModel
 
@@ -66,8 +66,9 @@ def run(
     deadline_ms: float | None,
     as_json: bool,
 ) -> None:
-    """Classify IMAGES, or measure the accuracy on --data, with the plan in use."""
-    from device_sdk.offload.remote_model import RemoteModel
+    """Classify files (IMAGES, or .txt, .wav or .npy), or measure the accuracy on --data, with the plan in use."""
+    from device_sdk.data.kinds import IMAGE, kind_name
+    from device_sdk.offload.remote_model import IMAGES, RemoteModel
 
     if bool(images) == (data is not None):
         raise UsageError("give image files or --data, one of them")
@@ -78,7 +79,8 @@ def run(
         bundle, trust=trust, token=token, threads=threads, homes=homes, state=state, as_json=as_json
     ) as model:
         if server is not None:
-            own = f"{model.bundle.manifest.name}:images"
+            images_only = kind_name(model.bundle.manifest.preprocessing) == IMAGE
+            own = f"{model.bundle.manifest.name}{IMAGES if images_only else ''}"
             for name in [server_model] if server_model else model.plan.server_models or [own]:
                 remote = RemoteModel(server=server, model=name, token=token, privacy=privacy, timeout_s=timeout_s)
                 _require_model(remote)
@@ -134,9 +136,10 @@ def _said(answer: dict[str, Any]) -> str:
 
 
 def _classify(model: AdaptiveModel, path: Path, deadline_ms: float | None) -> dict[str, Any]:
-    from device_sdk.data.image_files import read_image
+    from device_sdk.data.kinds import KINDS, kind_name
 
-    answer = model(read_image(path, channels=model.bundle.manifest.preprocessing.channels), deadline_ms=deadline_ms)
+    preprocessing = model.bundle.manifest.preprocessing
+    answer = model(KINDS[kind_name(preprocessing)].read(path, preprocessing), deadline_ms=deadline_ms)
     return {
         "image": str(path),
         "label": answer.labels[0],
@@ -147,14 +150,14 @@ def _classify(model: AdaptiveModel, path: Path, deadline_ms: float | None) -> di
 
 
 def _evaluate(
-    model: AdaptiveModel, dataset: ImageDataset, deadline_ms: float | None, *, as_json: bool
+    model: AdaptiveModel, dataset: LabelledSamples, deadline_ms: float | None, *, as_json: bool
 ) -> dict[str, Any]:
     right = 0
     batch = _BATCH if deadline_ms is None else 1
     sources: Counter[str] = Counter()
     with progress(as_json).task("run", len(dataset)) as task:
         for at in range(0, len(dataset), batch):
-            answer = model(dataset.images[at : at + batch], deadline_ms=deadline_ms)
+            answer = model(dataset.samples[at : at + batch], deadline_ms=deadline_ms)
             answered = np.array([label is not None for label in answer.labels])
             right += int((answered & (answer.output.argmax(axis=1) == dataset.labels[at : at + batch])).sum())
             sources.update(source if has else ABSTAINED for source, has in zip(answer.source, answered, strict=True))

@@ -42,6 +42,16 @@ class ImageDataset:
     def __len__(self) -> int:
         return len(self.names)
 
+    @property
+    def samples(self) -> Pixels:
+        """The images."""
+        return self.images
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A sentence on each kind of file that was left out."""
+        return () if self.report is None else self.report.notes
+
     def take(self, positions: Sequence[int] | npt.NDArray[np.int64]) -> ImageDataset:
         """The images at ``positions``, in that order."""
         chosen = np.asarray(positions, dtype=np.int64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,13 @@ VIEWS = 2 * len(_MOVES)
 
 
 def views(inputs: npt.NDArray[np.float32]) -> Iterator[npt.NDArray[np.float32]]:
-    """Each view of all prepared samples [count, channels, height, width]; the first one is the samples themselves."""
+    """Each view of all prepared samples [count, channels, height, width]; the first one is the samples themselves.
+
+    Samples other than images have no further views.
+    """
+    if inputs.ndim != 4:
+        yield inputs
+        return
     height, width = inputs.shape[2:]
     by = max(1, round(_MOVED * min(height, width)))
     for mirrored in (False, True):
@@ -38,7 +44,7 @@ class Inputs(Protocol):
 
     def __len__(self) -> int: ...
 
-    def take(self, positions: npt.NDArray[np.int64], input_size: tuple[int, ...] = ()) -> Floats:
+    def take(self, positions: npt.NDArray[np.int64], input_size: tuple[int, ...] = ()) -> npt.NDArray[Any]:
         """The samples at ``positions`` as [count, *input], at an input size (empty: the model's own)."""
 
     def subset(self, positions: npt.NDArray[np.int64]) -> Inputs:
@@ -46,7 +52,7 @@ class Inputs(Protocol):
 
 
 class PreparedInputs:
-    """Samples that are prepared tensors, [count, *input] at the model's own size; resized for other input sizes."""
+    """Samples that are prepared tensors, [count, *input] at the model's own size; at others see ``resize_prepared``."""
 
     def __init__(self, tensors: npt.NDArray[np.float32]) -> None:
         self._tensors = tensors
@@ -130,13 +136,45 @@ def batches(inputs: Inputs, batch: int, input_size: tuple[int, ...] = ()) -> Ite
         yield inputs.take(np.arange(at, min(at + batch, len(inputs))), input_size)
 
 
-def resize_prepared(tensors: npt.NDArray[np.float32], size: tuple[int, ...]) -> Floats:
-    """Prepared tensors [count, channels, height, width] at another size, bilinear with antialiasing.
+def resize_prepared(tensors: npt.NDArray[Any], size: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Prepared tensors [count, channels, *own] at another size, [count, channels, *size].
 
-    Resizing is linear, so the result equals that of resizing the pixels, except for their rounding to 8 bits.
+    Images are resized, rows of tokens are cut, other series keep their middle.
     """
     if not size or tensors.shape[2:] == size:
         return tensors
+    if len(size) == 2:
+        return _resized_images(tensors, size)
+    return cut_tokens(tensors, size[0]) if tensors.dtype.kind == "i" else middle(tensors, size[0])
+
+
+def cut_tokens(tokens: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.int64]:
+    """Texts [count, rows, tokens], padded at their end, as [count, rows, length].
+
+    Row 1 is the attention mask. A text of more tokens keeps the first ones, and its last one at the end.
+    """
+    kept = np.ascontiguousarray(tokens[..., :length])
+    counts = tokens[:, 1].sum(axis=1)  # [count]
+    for text in np.flatnonzero(counts > length):
+        kept[text, :, -1] = tokens[text, :, counts[text] - 1]
+    return kept
+
+
+def middle(series: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
+    """The middle ``length`` values of series [count, channels, values]; shorter ones are centred between zeros."""
+    have = series.shape[2]
+    if have >= length:
+        first = (have - length) // 2
+        return np.ascontiguousarray(series[..., first : first + length])
+    before = (length - have) // 2
+    return np.pad(series, ((0, 0), (0, 0), (before, length - have - before)))
+
+
+def _resized_images(tensors: npt.NDArray[np.float32], size: tuple[int, ...]) -> Floats:
+    """Prepared images [count, channels, height, width] at another size, bilinear with antialiasing.
+
+    Resizing is linear, so the result equals that of resizing the pixels, except for their rounding to 8 bits.
+    """
     from PIL import Image
 
     count, channels = tensors.shape[:2]

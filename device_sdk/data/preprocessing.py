@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.errors import InputError
+from device_sdk.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -26,8 +26,26 @@ GREY_MODES = frozenset({"1", "L", "LA"})
 DEEP_MODES = ("I", "F")  # Pillow would clip them to 8 bits without an error
 
 
-class Preprocessing(msgspec.Struct, frozen=True):
-    """A model's preprocessing: ``prepared = (pixel * scale - mean) / std`` per channel, in float32.
+class AnyPreprocessing:
+    """The preprocessing of samples of any kind, as a manifest states it; ``device_sdk.data.kinds`` lists the kinds."""
+
+    __slots__ = ()
+
+    def blobs(self) -> dict[str, int]:
+        """Blobs that preparing needs, with their bytes."""
+        raise NotImplementedError
+
+    def accepts(self, shape: tuple[int, ...], dtype: str) -> bool:
+        """True if a model whose input has this shape, without the batch axis, and type takes what it prepares."""
+        raise NotImplementedError
+
+    def of_images(self) -> Preprocessing:
+        """The preprocessing of images (UsageError where it is of other samples)."""
+        raise UsageError("this needs a model of images; the model takes other samples")
+
+
+class Preprocessing(msgspec.Struct, AnyPreprocessing, frozen=True):
+    """A model's preprocessing of images: ``prepared = (pixel * scale - mean) / std`` per channel, in float32.
 
     Every step is rounded to float32. ``resize`` (height, width): the model's input size; images of another size are
     resized with Pillow's antialiasing, or refused if it is None. ``crop``: None resizes the whole image, ignoring its
@@ -65,6 +83,18 @@ class Preprocessing(msgspec.Struct, frozen=True):
                 raise ValueError(f"resize must lie between 1 and {MAX_SIDE} pixels")
             if self.channels not in _MODES:
                 raise ValueError("resize works with 1 or 3 channels")
+
+    def blobs(self) -> dict[str, int]:
+        """None."""
+        return {}
+
+    def accepts(self, shape: tuple[int, ...], dtype: str) -> bool:
+        """True also for inputs that are no images: these are given prepared."""
+        return True
+
+    def of_images(self) -> Preprocessing:
+        """Itself."""
+        return self
 
 
 def prepare(

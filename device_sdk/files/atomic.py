@@ -8,9 +8,9 @@ import itertools
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -137,14 +137,14 @@ def in_use(process: int, unique: str) -> bool:
 Decoded = TypeVar("Decoded")
 
 
-def decode_json(data: bytes, kind: type[Decoded]) -> Decoded:
-    """``data`` as a ``kind``; unknown fields are ignored.
+def decode_json(data: bytes, kind: type[Decoded], *, hook: Callable[[type, Any], Any] | None = None) -> Decoded:
+    """``data`` as a ``kind``; unknown fields are ignored. ``hook``: decodes types that msgspec does not know.
 
     Raises:
         ValueError: not JSON, not UTF-8, nested too deeply, or not a ``kind``; the message says which and where.
     """
     try:
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data, type=kind, dec_hook=hook)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     except msgspec.DecodeError as error:

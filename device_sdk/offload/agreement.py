@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.data import image_files
-from device_sdk.data.preprocessing import Preprocessing, fit_image, resize_image, unprepare
+from device_sdk.data.preprocessing import AnyPreprocessing, fit_image, resize_image, unprepare
 from device_sdk.errors import InputError, UsageError
 from device_sdk.offload.client import ModelMetadata, TensorMetadata, sides_fit
 from device_sdk.offload.open_inference import BYTES, NamedTensor
@@ -18,6 +18,7 @@ from device_sdk.runtimes.port import Array
 
 MAX_SENT_SIDE = 1024  # pixels; limit of the size to which a server can make a device resize images
 _RESIZABLE = (1, 3)  # channels
+_DATATYPES = {"float32": "FP32", "int64": "INT64"}
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,13 @@ def agree(
     input_shape: Sequence[int],
     output_shape: Sequence[int] = (),
     task: str = "classification",
+    input_type: str = "float32",
 ) -> Agreement:
     """Choose the kind of input for the model of ``metadata``: images, tensors or JPEGs, whichever it takes.
 
     ``input_shape``: of the device's prepared tensors, without the batch: [c, h, w] for images.
     ``output_shape``: the same of the output; by default one logit per class. ``task``: the device's, compared with the
-    server's where it states one.
+    server's where it states one. ``input_type``: of the device's prepared tensors, float32 or int64.
 
     Raises:
         UsageError: classes, input or output do not match; the message says which.
@@ -62,7 +64,7 @@ def agree(
         raise _misfit(f"its output is {output.datatype} {list(output.shape)}, the device's is {list(expected)}")
     if wanted.datatype == "UINT8" and len(input_shape) == 3 and _takes_images(wanted.shape, channels=input_shape[0]):
         return Agreement("images", metadata)
-    if wanted.datatype == "FP32" and _batch_of(input_shape, wanted.shape):
+    if wanted.datatype == _DATATYPES.get(input_type) and _batch_of(input_shape, wanted.shape):
         return Agreement("tensors", metadata)
     if _takes_jpegs(metadata) and len(input_shape) == 3 and input_shape[0] in _RESIZABLE:
         return Agreement("jpeg", metadata)
@@ -74,23 +76,24 @@ def fill(
     tensors: Array,
     images: npt.NDArray[np.uint8] | None,
     *,
-    preprocessing: Preprocessing,
+    preprocessing: AnyPreprocessing,
     jpeg_quality: int = image_files.QUALITY,
 ) -> NamedTensor:
     """The samples as the model's input tensor; JPEGs have the height and width of ``tensors``.
 
-    ``tensors``: prepared, float32 [n, ...]; ``images``: the same samples as pixels, uint8 [n, h, w, c], or None to
-    recover them from ``tensors``.
+    ``tensors``: prepared, float32 [n, ...], of texts int64; ``images``: the same samples as pixels, uint8
+    [n, h, w, c], or None to recover them from ``tensors``.
 
     Raises:
         InputError: the pixels cannot be recovered or resized.
     """
     if agreement.sends == "tensors":
-        return NamedTensor(agreement.input.name, tensors.astype(np.float32, copy=False))
-    pixels = unprepare(tensors, preprocessing) if images is None else images
+        kind = np.int64 if tensors.dtype.kind == "i" else np.float32
+        return NamedTensor(agreement.input.name, tensors.astype(kind, copy=False))
+    pixels = unprepare(tensors, preprocessing.of_images()) if images is None else images
     if agreement.sends == "jpeg":
         size = (tensors.shape[2], tensors.shape[3])
-        fitted = [fit_image(image, preprocessing, size=size) for image in pixels]
+        fitted = [fit_image(image, preprocessing.of_images(), size=size) for image in pixels]
         return NamedTensor(agreement.input.name, image_files.encode_all(fitted, quality=jpeg_quality))
     return NamedTensor(agreement.input.name, _resized(pixels, agreement.input.shape))
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.data.preprocessing import Preprocessing, prepare
+from device_sdk.data.preprocessing import AnyPreprocessing, prepare
 from device_sdk.errors import PathweaveError, UsageError
 from device_sdk.offload.agreement import Agreement, agree, fill
 from device_sdk.offload.client import ModelMetadata, request_overhead_bytes
@@ -44,9 +44,10 @@ class AskClient:
         *,
         class_names: Sequence[str],
         input_shape: Sequence[int],
-        preprocessing: Preprocessing,
+        preprocessing: AnyPreprocessing,
         output_shape: Sequence[int] = (),
         task: str = "classification",
+        input_type: str = "float32",
         transport: Transport | None = None,
         breaker: CircuitBreaker | None = None,
         clock: Clock = time.monotonic,
@@ -60,7 +61,7 @@ class AskClient:
         self._input_shape = tuple(input_shape)
         self._preprocessing = preprocessing
         self._output_shape = tuple(output_shape) or (len(self._class_names),)
-        self._task = task
+        self._task, self._input_type = task, input_type
         self._transport = transport or default_transport(model)
         self._client = make_client(model, self._transport, output_shape=self._output_shape, clock=clock)
         self._calls = RemoteCalls(timeout_s=model.timeout_s, breaker=breaker, clock=clock)
@@ -135,7 +136,7 @@ class AskClient:
         if len(self._input_shape) != 3 or len(images) != len(tensors):
             return tensors
         channels, height, width = self._input_shape
-        return prepare(images, self._preprocessing, input_shape=(channels, height, width))
+        return prepare(images, self._preprocessing.of_images(), input_shape=(channels, height, width))
 
     def _unfit(self, tensors: Array, images: npt.NDArray[np.uint8] | None) -> str | None:
         """The local reason not to send these samples, or None."""
@@ -190,4 +191,5 @@ class AskClient:
             input_shape=self._input_shape,
             output_shape=self._output_shape,
             task=self._task,
+            input_type=self._input_type,
         )

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from device_sdk.bundles.hybrid import HYBRID_PATH
 from device_sdk.bundles.manifest import Manifest
 from device_sdk.data.image_files import QUALITY, check_quality
+from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import UsageError
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.deciders.port import ease, hard
@@ -40,7 +41,13 @@ def path_model(bundle: str, path: Subnet, *, images: bool = False) -> str:
 def takes_jpegs(manifest: Manifest) -> bool:
     """True if a server offers a model that takes JPEGs for a bundle: its only input is an image of 1 or 3 channels."""
     first = manifest.cut_points[0].tensors
-    return len(first) == 1 and len(first[0].shape) == 3 and manifest.preprocessing.channels in (1, 3)
+    return len(first) == 1 and len(first[0].shape) == 3 and _channels(manifest) in (1, 3)
+
+
+def _channels(manifest: Manifest) -> int:
+    """Channels of the images that the model takes; 0 where it takes none."""
+    prepared = manifest.preprocessing
+    return prepared.channels if isinstance(prepared, Preprocessing) else 0
 
 
 def bundle_of(model: str) -> str:

@@ -115,7 +115,7 @@ class AdaptiveModel:
         self._state_folder = state_folder
         self._state = DeviceState(state_folder, bundle, runtime, memory_cap_bytes=memory_cap_bytes)
         self.log = AdaptationLog(log_path(state_folder, bundle), bundle=bundle.digest, runtime=runtime.identity)
-        self._samples = SampleChecker(bundle.manifest)
+        self._samples = SampleChecker(bundle.manifest, bundle.read_blob)
         self._answers = RemoteAnswers(bundle, self.log)
         self._in_use = PlanInUse(Workspace(bundle, runtime, memory_cap_bytes, homes=open_homes))
         self._change = threading.Lock()  # held by what changes the plan on demand; calls never wait for it
@@ -476,7 +476,7 @@ class AdaptiveModel:
             InfeasibleDeadlineError: as for ``infer``.
             ClosedError: the model was closed.
         """
-        if isinstance(images, np.ndarray) and images.dtype == np.float32:
+        if self._samples.is_tensor(images):
             return self.infer(images, deadline_ms=deadline_ms)
         began_s = time.perf_counter()
         active = self._in_use.active or self._in_use.running()

@@ -179,11 +179,12 @@ def _found(decision: SplitDecision, goal: Goal, count: int, front: Callable[[], 
 def _jpegs(workspace: Workspace, checker: SampleChecker, samples: Any, quality: int) -> JpegInputs | None:
     """The private samples as JPEGs, where a server may offer to take them."""
     manifest = workspace.bundle.manifest
-    if not takes_jpegs(manifest):
+    pixels = checker.pixels(samples)
+    if not takes_jpegs(manifest) or pixels is None:
         return None
     channels, height, width = manifest.cut_points[0].tensors[0].shape
     shape = (channels, height, width)
-    return JpegInputs(checker.pixels(samples), manifest.preprocessing, input_shape=shape, quality=quality)
+    return JpegInputs(pixels, manifest.preprocessing.of_images(), input_shape=shape, quality=quality)
 
 
 def _limits(
@@ -225,7 +226,7 @@ def choose_pair(
     device: CostModel,
     subnets: Sequence[Subnet],
     inputs: Inputs,
-    images: Sequence[npt.NDArray[np.uint8]],
+    images: Sequence[npt.NDArray[np.uint8]] | None,
     targets: npt.NDArray[np.int64] | None,
     goal: Goal,
     *,

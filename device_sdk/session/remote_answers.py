@@ -91,6 +91,7 @@ class RemoteAnswers:
             model,
             class_names=manifest.task.class_names,
             input_shape=manifest.cut_points[0].tensors[0].shape,
+            input_type=manifest.cut_points[0].tensors[0].dtype,
             preprocessing=manifest.preprocessing,
             output_shape=manifest.cut_points[-1].tensors[0].shape,
             task=manifest.task.kind,

@@ -46,6 +46,8 @@ def stored_manifest(
         sizes: input sizes besides the model's own.
         steps_done: training steps by phase.
     """
+    for data in job.model.blobs.values():
+        writer.add_blob(data)
     stored = [kind.stored(writer) for kind in kinds]
     renditions = {part: [kind[part] for kind in stored if part in kind] for part in stored[0]}
     return Manifest(

@@ -78,6 +78,7 @@ def package_with_bottlenecks(
         raise UsageError(
             f"bottlenecks are for classifiers; this is a model for {job.task.kind}", hint="leave bottlenecks out"
         )
+    job.model.preprocessing.of_images()
     with OutputClaim(out) as claim:
         description = job.description()
         if restart:

@@ -91,7 +91,7 @@ def _pooled(shape: Shape, classes: int) -> Iterator[nn.Module]:
         order, width = _channels_first(shape)
         yield nn.Sequential(*order, _Mean(2, 3), nn.BatchNorm1d(width), nn.Linear(width, classes))
     elif len(shape) == 2:
-        yield nn.Sequential(_Mean(1), nn.BatchNorm1d(shape[1]), nn.Linear(shape[1], classes))
+        yield nn.Sequential(_OverTokens(), nn.BatchNorm1d(shape[1]), nn.Linear(shape[1], classes))
     elif len(shape) == 1:
         yield nn.Sequential(nn.BatchNorm1d(shape[0]), nn.Linear(shape[0], classes))
 
@@ -100,7 +100,8 @@ def _conv(shape: Shape, classes: int) -> Iterator[nn.Module]:
     """Images: depthwise-separable 3×3 convolutions, their mean, one linear layer.
 
     From a small image two, the second at half the resolution; from a large one three, the first two halving it.
-    Tokens and vectors: one hidden layer for each token, their mean, one linear layer.
+    Tokens and vectors: one hidden layer for each token, their mean, one linear layer. Padding, which is zero, counts in
+    no mean over tokens (docs/adr/0091-kinds-of-samples.md).
     """
     if len(shape) == 3:
         order, width = _channels_first(shape)
@@ -112,13 +113,21 @@ def _conv(shape: Shape, classes: int) -> Iterator[nn.Module]:
                 layers += _separable(second, second, stride=1)
             yield nn.Sequential(*order, *layers, _Mean(2, 3), nn.Linear(second, classes))
     elif len(shape) in (1, 2):
-        mean = [_Mean(1)] if len(shape) == 2 else []
         hidden = min(2 * shape[-1], _WIDEST)
         layers = [nn.LayerNorm(shape[-1]), nn.Linear(shape[-1], hidden), nn.ReLU()]
-        yield nn.Sequential(*layers, *mean, nn.Linear(hidden, classes))
+        before: list[nn.Module] = [_OverTokens(*layers)] if len(shape) == 2 else layers
+        yield nn.Sequential(*before, nn.Linear(hidden, classes))
 
 
 PLAIN: dict[str, Callable[[Shape, int], Iterator[nn.Module]]] = {"pooled": _pooled, "conv": _conv}
+
+
+class _OverTokens(nn.Sequential):
+    """The mean of what its layers make of each token [batch, tokens, width], without tokens that are zero."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        there = (features.abs().amax(-1, keepdim=True) > 0).to(features.dtype)
+        return (super().forward(features) * there).sum(1) / there.sum(1).clamp(min=1)
 
 
 class _Mean(nn.Module):

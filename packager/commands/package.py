@@ -54,6 +54,7 @@ _OF_RECIPES = (
     "seed",
     "bottlenecks",
     "joint_exits",
+    "input_sizes",
 )
 _OF_PAIRS = (
     *("pair", "training", "validation", "classes", "out", "version", "steps", "budget_minutes", "memory_gb", "seed"),
@@ -62,13 +63,26 @@ _OF_PAIRS = (
 _NOT_OF_FAMILIES = ("pair", "dry_run", "profile", "save_branches", "bottlenecks", "joint_exits")
 
 
-def _shape(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int, int] | None:
+def _extents(value: str, *, most: int) -> tuple[int, ...]:
+    """Up to ``most`` numbers above 0 in a text such as 3x224x224; none if it is no such text."""
+    parts = value.lower().replace(",", "x").split("x")
+    fits = len(parts) <= most and all(part.isdecimal() and int(part) for part in parts)
+    return tuple(map(int, parts)) if fits else ()
+
+
+def _shape(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...] | None:
     if value is None:
         return None
-    parts = value.lower().replace(",", "x").split("x")
-    if len(parts) != 3 or not all(part.isdigit() and int(part) for part in parts):
-        raise click.BadParameter("give channels x height x width, for example 3x224x224")
-    return int(parts[0]), int(parts[1]), int(parts[2])
+    if not (found := _extents(value, most=4)):
+        raise click.BadParameter("give channels x height x width, for example 3x224x224, or the tokens of a text")
+    return found
+
+
+def _sizes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[int, ...], ...] | None:
+    found = tuple(_extents(value, most=2) for value in values)
+    if not all(found):
+        raise click.BadParameter("give height x width, for example 160x160, or a length, for example 64")
+    return found or None
 
 
 def _statistics(_: click.Context, __: click.Parameter, value: str | None) -> Any:
@@ -96,7 +110,7 @@ def _crop(_: click.Context, __: click.Parameter, value: str | None) -> Any:
 @click.option(
     "--model",
     "specification",
-    help="zoo:NAME, torchvision:NAME, timm:NAME, hf:FOLDER, module:callable, FILE.pt2 or FILE.onnx.",
+    help="zoo:NAME, torchvision:NAME, timm:NAME, hf:FOLDER, bert:FOLDER, module:callable, FILE.pt2 or FILE.onnx.",
 )
 @click.option(
     "--member",
@@ -107,7 +121,9 @@ def _crop(_: click.Context, __: click.Parameter, value: str | None) -> Any:
 @click.option("--check", is_flag=True, help="Only report what of the model can be adapted, or why not.")
 @click.option("--pair", type=existing_file, help="TOML file with two models to train as a hybrid, and how.")
 @click.option("--weights", type=existing_file, help="The model's pretrained weights (.safetensors, .pth).")
-@click.option("--input-shape", callback=_shape, help="Channels x height x width, if the model has no default.")
+@click.option(
+    "--input-shape", callback=_shape, help="Channels x height x width, or tokens, if the model has no default."
+)
 @click.option("--classes", help="The model's classes: imagenet-1k, or a FILE with one per line, ids after tabs.")
 @click.option(
     "--preprocessing",
@@ -119,8 +135,10 @@ def _crop(_: click.Context, __: click.Parameter, value: str | None) -> Any:
     "--interpolation", type=click.Choice(["bilinear", "bicubic"]), help="How images are resized [default: the model's]."
 )
 @click.option("--crop", callback=_crop, help="Centre crop as a share of the image, or whole [default: the model's].")
-@click.option("--data", "training", help="Training images: FOLDER, FILE.zip or digits, or a #part.")
-@click.option("--val", "validation", help="Images for the packager's own validation, same syntax.")
+@click.option(
+    "--data", "training", help="Training images (FOLDER, FILE.zip, digits), texts, sounds or values; or a #part."
+)
+@click.option("--val", "validation", help="Samples for the packager's own validation, same syntax.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the bundle, or of both.")
 @click.option("--name", help="Name of the bundle [default: the model's].")
 @click.option("--version", type=click.IntRange(min=1), default=1, show_default=True, help="Version of the bundle.")
@@ -159,6 +177,13 @@ def _crop(_: click.Context, __: click.Parameter, value: str | None) -> Any:
     "--joint-exits",
     type=click.IntRange(min=0),
     help="Cut points, at most, with exits that learn together with a copy of the model, a second member of the bundle.",
+)
+@click.option(
+    "--input-size",
+    "input_sizes",
+    multiple=True,
+    callback=_sizes,
+    help="Smaller input, height x width or tokens, at which paths can run; may be repeated [default: several].",
 )
 @click.option("--seed", type=int, help="Seed of all random choices.")
 @click.option(

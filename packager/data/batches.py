@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from device_sdk.data.datasets import ImageDataset
-from device_sdk.data.preprocessing import Preprocessing
+from device_sdk.data.preprocessing import AnyPreprocessing, Preprocessing
 from packager.data.image_set import BatchDecoder, Decoded, ImageSet, worker_count
+from packager.data.prepared_set import PreparedSet
 from packager.data.target_data import TargetDataset
 from packager.tasks import Classification, LearningTask
 
@@ -57,13 +58,14 @@ class BatchSource:
 
     ``share``: the part of each batch that is prepared; its samples equal those of the whole batch. ``labeller``: maps
     prepared images to labels [batch], for a data set without labels. ``distortion``: strength of ``distorted``, which
-    keeps only labels of whole images true; each process distorts its share in its own way.
+    keeps only labels of whole images true; each process distorts its share in its own way. A ``PreparedSet`` is not
+    augmented.
     """
 
     def __init__(
         self,
-        dataset: ImageDataset | TargetDataset | ImageSet,
-        preprocessing: Preprocessing,
+        dataset: ImageDataset | TargetDataset | ImageSet | PreparedSet,
+        preprocessing: AnyPreprocessing,
         *,
         batch: int,
         seed: int,
@@ -89,8 +91,10 @@ class BatchSource:
         self._epoch = self._edition = -1
         self._order = torch.empty(0, dtype=torch.long)  # of the samples in an edition
         self._turn = torch.empty(0, dtype=torch.long)  # of the edition's batches in an epoch
-        self._pixels: _Stored | _Streamed
-        if isinstance(dataset, ImageSet):
+        self._pixels: _Stored | _Streamed | _Ready
+        if isinstance(dataset, PreparedSet):
+            self._pixels, self._shift, self._flip, self._distortion = _Ready(dataset, self._positions), 0, False, 0.0
+        elif isinstance(dataset, ImageSet):
             workers = worker_count(processes=share.count)
             self._pixels = _Streamed(BatchDecoder(dataset, self._positions, fill=True, workers=workers), dataset)
             self._shift = round(crop * min(dataset.size))
@@ -130,15 +134,17 @@ class BatchSource:
         return epoch % self._variants, int(self._turn[position])
 
     def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The batch of ``step``: prepared images [batch, channels, height, width] float32, labels [batch, …].
+        """The batch of ``step``: prepared samples [batch, *input], labels [batch, …].
 
-        Contains only this process's ``share``. Memory is channels-last, with which convolutions run 1.5 times as fast.
+        Contains only this process's ``share``. Memory of images is channels-last, with which convolutions run 1.5 times
+        as fast.
         """
         images, positions = self._pixels.batch(step)
         edition, number = self.key(step)
         generator = _generator(self._seed, 2, edition * self.batches_per_epoch + number)
         images, labels = self._augment(images, self._labels[positions], generator, batch=self._batch)
-        return self._labelled(self._prepare(images).contiguous(memory_format=torch.channels_last), labels)
+        layout = torch.channels_last if images.dim() == 4 else torch.contiguous_format
+        return self._labelled(self._prepare(images).contiguous(memory_format=layout), labels)
 
     def plain(self, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """``count`` samples starting at ``start``, in stored order and not augmented."""
@@ -160,8 +166,8 @@ class BatchSource:
         self, images: torch.Tensor, labels: torch.Tensor, generator: torch.Generator, *, batch: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Random numbers are drawn for the whole batch, then cut to the share that ``images`` are."""
-        count, _, height, width = images.shape
         if self._shift:
+            count, _, height, width = images.shape
             padded = torch.nn.functional.pad(images, [self._shift] * 4)
             # [count, 2]: the corner of the window that is kept
             corner = torch.randint(0, 2 * self._shift + 1, (batch, 2), generator=generator)[self._mine]
@@ -181,6 +187,8 @@ class BatchSource:
         return images, labels
 
     def _prepare(self, images: torch.Tensor) -> torch.Tensor:
+        if not isinstance(self._preprocessing, Preprocessing):
+            return images
         mean = torch.tensor(self._preprocessing.mean).view(1, -1, 1, 1)
         std = torch.tensor(self._preprocessing.std).view(1, -1, 1, 1)
         return (images.float() * self._preprocessing.scale - mean) / std
@@ -203,6 +211,22 @@ class _Stored:
     def at(self, positions: npt.NDArray[np.int64]) -> tuple[torch.Tensor, npt.NDArray[np.int64]]:
         """The images at ``positions``, and the positions."""
         return self._images[torch.from_numpy(positions)], positions
+
+
+class _Ready:
+    """Prepared samples in memory."""
+
+    def __init__(self, dataset: PreparedSet, positions_of: Callable[[int], npt.NDArray[np.int64]]) -> None:
+        self._inputs = torch.from_numpy(dataset.inputs)
+        self._positions_of = positions_of
+
+    def batch(self, step: int) -> tuple[torch.Tensor, npt.NDArray[np.int64]]:
+        """The samples of a step, [n, *input], and their positions in the data set."""
+        return self.at(self._positions_of(step))
+
+    def at(self, positions: npt.NDArray[np.int64]) -> tuple[torch.Tensor, npt.NDArray[np.int64]]:
+        """The samples at ``positions``, and the positions."""
+        return self._inputs[torch.from_numpy(positions)], positions
 
 
 @dataclass(frozen=True)

@@ -99,11 +99,11 @@ def examine(
     Raises:
         TraceError: the model cannot be traced, or has no cut point.
     """
-    examples = _noise(model.input_shape) if images is None else images[:_EXAMPLES]
+    examples = model.noise(_EXAMPLES, seed=_NOISE_SEED) if images is None else images[:_EXAMPLES]
     recipe = Recipe(budget_minutes=budget_minutes) if budget_minutes is not None else Recipe(steps=0)
     traced = trace(model.module, examples)
     grown = _grown(traced, recipe)
-    sizes, size_notes = _sizes(grown.supernet, images)
+    sizes, size_notes = _sizes(grown.supernet, examples if images is None else images, real=images is not None)
     quantised = verdicts.quantise(traced, model, examples)
     npu = _npu(traced, model, examples, chips, quantised) if chips else None
     estimate, estimate_int8 = _estimates(
@@ -166,11 +166,6 @@ class _Supernet:
     kinds: dict[str, AddedBlocks]
 
 
-def _noise(input_shape: Sequence[int]) -> torch.Tensor:
-    """Noise [count, *input] from a fixed seed."""
-    return torch.randn(_EXAMPLES, *input_shape, generator=torch.Generator().manual_seed(_NOISE_SEED))
-
-
 def _grown(traced: TracedModel, recipe: Recipe) -> _Supernet:
     merged = expand(traced, max_span=recipe.max_span)
     originals = Originals(traced, recipe.max_span, shrink_rates=_SHRINK_RATES, identity=True)
@@ -201,12 +196,13 @@ def _positions(cuts: Sequence[CutPoint]) -> tuple[Position, ...]:
     )
 
 
-def _sizes(expansion: Expansion, images: torch.Tensor | None) -> tuple[tuple[TriedSize, ...], tuple[str, ...]]:
+def _sizes(
+    expansion: Expansion, examples: torch.Tensor, *, real: bool
+) -> tuple[tuple[TriedSize, ...], tuple[str, ...]]:
     """The smaller inputs that run, and notes on the others; without real images their errors are not checked."""
     shape = expansion.traced.tensors[0].shape
-    wanted = candidate_sizes((shape[1], shape[2])) if len(shape) == 3 else []
-    real = images is not None
-    samples = images if images is not None else _noise(shape)[:1]
+    wanted = candidate_sizes(shape[1:]) if len(shape) in (2, 3) else []
+    samples = examples if real else examples[:1]
     found, notes = usable_sizes(expansion, samples, wanted, judged=real) if wanted else ((), ())
     tried = tuple(TriedSize(size.size, size.error if real else None) for size in found)
     return tried, notes if real else notes[::-1]  # the largest first

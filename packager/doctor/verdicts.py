@@ -48,7 +48,7 @@ class Position:
 class TriedSize:
     """An input size at which the model runs; ``error`` as in ``UsableSize``, None without real images."""
 
-    size: tuple[int, int]
+    size: tuple[int, ...]
     error: float | None
 
 
@@ -126,7 +126,7 @@ def smaller(sizes: Sequence[TriedSize], notes: Sequence[str], *, real: bool) -> 
     return Verdict("run smaller", True, f"{names}{_left_out(notes)}")
 
 
-def _short(size: tuple[int, int]) -> str:
+def _short(size: tuple[int, ...]) -> str:
     return str(size[0]) if size[0] == size[1] else size_text(size)
 
 

@@ -24,6 +24,7 @@ from torch import fx, nn
 from device_sdk.runtimes.onnx_runtime import give_back_freed_memory
 from device_sdk.supernet.blocks import TensorSpec
 from packager.errors import TraceError
+from packager.exporting.kept_axes import copy_kept_axes
 from packager.exporting.onnx_exporter import (
     IR_VERSION,
     SideBySide,
@@ -132,6 +133,7 @@ class _Template:
         model = optimizer.optimize(model)
         refuse_custom_operators(model)
         select_by_convolution(model.graph)
+        copy_kept_axes(model.graph)
         names = {value.name: spec.name for value, spec in zip(model.graph.input, part.read, strict=True)}
         names |= {value.name: spec.name for value, spec in zip(model.graph.output, part.end, strict=True)}
         return _renamed(model.graph, names, within=part.id)

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
 
-import torch
-
 from packager.family.members import FamilyModel, as_member
 from packager.family.stitches import Joint, joints
 from packager.joining.networks import CutNetwork
@@ -59,7 +57,7 @@ def examine_family(models: Sequence[FamilyModel]) -> ExaminedFamily:
         TraceError: a model cannot be cut. UsageError: members do not belong together.
     """
     largest = models[0].model
-    noise = torch.randn(_EXAMPLES, *largest.input_shape, generator=torch.Generator().manual_seed(0))
+    noise = largest.noise(_EXAMPLES)
     networks = []
     for number, one in enumerate(models):
         module = (as_member(one.model, largest) if number else largest).module

@@ -49,13 +49,13 @@ def joined_graph(bundles: Sequence[Bundle], numbering: Numbering) -> JoinedGraph
     return JoinedGraph(numbering, tuple(cuts[number] for number in sorted(cuts)), sizes, notes)
 
 
-def common_sizes(bundles: Sequence[Bundle]) -> tuple[tuple[int, int], ...]:
+def common_sizes(bundles: Sequence[Bundle]) -> tuple[tuple[int, ...], ...]:
     """The input sizes besides the own one that all members have, in the order of the first."""
     common = set.intersection(*({one.size for one in bundle.manifest.input_sizes} for bundle in bundles))
     return tuple(one.size for one in bundles[0].manifest.input_sizes if one.size in common)
 
 
-def _joined_size(size: tuple[int, int], bundles: Sequence[Bundle], numbering: Numbering) -> InputSize:
+def _joined_size(size: tuple[int, ...], bundles: Sequence[Bundle], numbering: Numbering) -> InputSize:
     shapes: dict[int, tuple[tuple[int, ...], ...]] = {}
     for member, bundle in reversed(list(enumerate(bundles))):
         own = next(one for one in bundle.manifest.input_sizes if one.size == size)

@@ -57,7 +57,7 @@ class FamilyMember:
     name: str
     job: Job
     macs: int
-    own_size: tuple[int, int]
+    own_size: tuple[int, ...]
 
 
 def load_family(sources: Sequence[MemberSource], *, progress: Progress, **options: Any) -> tuple[FamilyMember, ...]:
@@ -96,7 +96,7 @@ class FamilyModel:
     source: MemberSource
     model: LoadedModel
     macs: int
-    own_size: tuple[int, int]
+    own_size: tuple[int, ...]
 
 
 def load_models(
@@ -113,12 +113,12 @@ def load_models(
     if not 2 <= len(sources) <= MOST_MEMBERS:
         raise UsageError(f"a family has 2 to {MOST_MEMBERS} members, not {len(sources)}")
 
-    def load(source: MemberSource, shape: tuple[int, int, int] | None) -> LoadedModel:
+    def load(source: MemberSource, shape: tuple[int, ...] | None) -> LoadedModel:
         return load_model_of_job(
             source.specification, weights=source.weights, input_shape=shape, classes=classes, pixels=pixels
         )
 
-    shapes = [load(one, None).input_shape for one in sources]
+    shapes = [load(one, None).image_shape for one in sources]
     shape = input_shape or max(shapes, key=lambda one: one[1] * one[2])
     models = [load(one, shape) for one in sources]
     _refuse_twins(models)
@@ -146,18 +146,16 @@ def as_member(model: LoadedModel, largest: LoadedModel) -> LoadedModel:
     order = _class_order(model, largest)
     if order is not None:
         module, notes = Reordered(module, order), [*notes, f"{model.name}: classes were put in the order of the family"]
-    scale, shift = difference(largest.preprocessing, model.preprocessing)
+    scale, shift = difference(largest.preprocessing.of_images(), model.preprocessing.of_images())
     if not (torch.allclose(scale, torch.ones(())) and torch.allclose(shift, torch.zeros(()), atol=1e-6)):
         module = Folded(module, scale, shift)
-    if (model.preprocessing.interpolation, model.preprocessing.crop) != (
-        largest.preprocessing.interpolation,
-        largest.preprocessing.crop,
-    ):
+    own, shared = model.preprocessing.of_images(), largest.preprocessing.of_images()
+    if (own.interpolation, own.crop) != (shared.interpolation, shared.crop):
         notes.append(f"{model.name}: images are resized and cropped as for {largest.name}, not as for itself")
     return replace(
         model,
         module=module.eval(),
-        preprocessing=largest.preprocessing,
+        preprocessing=shared,
         class_names=largest.class_names,
         class_ids=largest.class_ids,
         notes=tuple(notes),

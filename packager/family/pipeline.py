@@ -282,12 +282,12 @@ def _prepared(members: Sequence[FamilyMember]) -> list[FamilyMember]:
     return [dataclasses.replace(one, job=dataclasses.replace(one.job, recipe=recipe, name=one.name)) for one in members]
 
 
-def sizes_of_all(members: Sequence[FamilyMember]) -> tuple[tuple[int, int], ...]:
+def sizes_of_all(members: Sequence[FamilyMember]) -> tuple[tuple[int, ...], ...]:
     """The recipe's input sizes, or where it leaves them open those that each member would have alone, largest first."""
     job = members[0].job
     if job.recipe.input_sizes != "auto":
         return job.recipe.input_sizes
-    own = (job.model.input_shape[1], job.model.input_shape[2])
+    own = job.model.input_shape[1:]
     sizes = {size for member in members for size in (member.own_size, *candidate_sizes(member.own_size))} - {own}
     return tuple(sorted(sizes, reverse=True))
 
@@ -298,7 +298,7 @@ def _seconds(members: Sequence[FamilyMember]) -> float | None:
     return None if minutes is None else 60 * minutes
 
 
-def _network(job: Job, bundle: Bundle, sizes: Sequence[tuple[int, int]]) -> CutNetwork:
+def _network(job: Job, bundle: Bundle, sizes: Sequence[tuple[int, ...]]) -> CutNetwork:
     """The member's original blocks as torch modules, cut as in its bundle, with its shapes at further input sizes."""
     expansion = expanded(job, torch.from_numpy(examples_of(job)))
     cuts = tuple(cut.tensors for cut in bundle.supernet.cut_points)

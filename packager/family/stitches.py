@@ -131,7 +131,7 @@ class StitchFitter:
         images: torch.Tensor,
         judges: torch.Tensor,
         *,
-        smaller: tuple[int, int] | None,
+        smaller: tuple[int, ...] | None,
         seed: int,
         progress: Progress,
     ) -> None:

@@ -131,8 +131,9 @@ def load_hybrid_job(
     recipe, routing = pair.recipe, pair.routing or training
 
     def load(model: ModelChoice, images: str, table: Mapping[str, Any], judging: str = validation) -> Job:
+        """Job of one network (UsageError for one that takes no images)."""
         shared = {name: getattr(recipe, name) for name in ("batch", "variants", "flip", "crop", "device", "precision")}
-        return load_job(
+        job = load_job(
             model.specification,
             training=images,
             validation=judging,
@@ -145,6 +146,8 @@ def load_hybrid_job(
             pixels=model.pixels,
             progress=progress,
         )
+        job.model.preprocessing.of_images()
+        return job
 
     def weights(name: str | None) -> dict[str, Any] | None:
         return None if name is None else read_state_dict(recipe_folder / name)

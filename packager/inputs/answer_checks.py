@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from packager.errors import ModelLoadError
 
-_SEED = 0
-_SAMPLES = 4
+NOISE_SAMPLES = 4
 _GAINS = (0.3, 3.0)  # of noise: logits that happen to lie between 0 and 1 for one do not for another
 _TOLERANCE = 1e-3  # of the spread of the answers: the order of summation differs between batch sizes
 _UNIT = 1e-4  # of a sum of probabilities
@@ -48,8 +47,8 @@ def require_one_tensor(answer: object, specification: str) -> None:
     )
 
 
-def check_answers(module: nn.Module, input_shape: Sequence[int]) -> tuple[str, ...]:
-    """Run the model on noise [4, *input_shape] and refuse answers that nothing after loading could use.
+def check_answers(module: nn.Module, noise: Tensor) -> tuple[str, ...]:
+    """Run the model on noise [NOISE_SAMPLES, *input] and refuse answers that nothing after loading could use.
 
     Returns: notes on answers that can be used, but are not what is expected.
 
@@ -57,7 +56,6 @@ def check_answers(module: nn.Module, input_shape: Sequence[int]) -> tuple[str, .
         ModelLoadError: the model does not take a batch, or its answers are not finite (names the first layer), differ
             from call to call or with the batch (names the layers), or are probabilities.
     """
-    noise = torch.randn(_SAMPLES, *input_shape, generator=torch.Generator().manual_seed(_SEED))
     with torch.no_grad():
         answers, again = _answer(module, noise), _answer(module, noise)
         _require_finite(module, noise, answers)
@@ -66,7 +64,8 @@ def check_answers(module: nn.Module, input_shape: Sequence[int]) -> tuple[str, .
         _require_same(answers, alone, "with the other images of a batch", _of_batches(module))
         if answers.dim() < 2:
             return ()
-        spread = torch.cat([answers, *(_answer(module, gain * noise[:2]) for gain in _GAINS)])
+        gains = _GAINS if noise.is_floating_point() else ()
+        spread = torch.cat([answers, *(_answer(module, gain * noise[:2]) for gain in gains)])
     return _require_logits(spread, lambda: _last_operator(module, noise[:1]))
 
 
@@ -76,8 +75,8 @@ def _answer(module: nn.Module, batch: Tensor) -> Tensor:
     except Exception as error:  # a model's forward may raise anything
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ModelLoadError(
-            f"the model does not take a batch of {len(batch)} images: {reason}",
-            hint="its forward takes [batch, channels, height, width] with any batch",
+            f"the model does not take a batch of {len(batch)} samples: {reason}",
+            hint=f"its forward takes [batch, {', '.join(map(str, batch.shape[1:]))}] with any batch",
         ) from error
 
 
@@ -150,7 +149,7 @@ def _in_training_mode(module: nn.Module) -> tuple[str, ...]:
 def _last_operator(module: nn.Module, sample: Tensor) -> str:
     """The operator that makes the answer, as autograd names it, past those that only reshape; "" if unknown."""
     with torch.enable_grad():
-        answer = module(sample.clone().requires_grad_())
+        answer = module(sample.clone().requires_grad_() if sample.is_floating_point() else sample)
     step = answer.grad_fn
     while step is not None and step.name().startswith(_TRANSPARENT) and step.next_functions:
         step = step.next_functions[0][0]

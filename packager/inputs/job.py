@@ -19,16 +19,17 @@ from torch import nn
 from device_sdk import __version__
 from device_sdk.data.class_names import ClassNames, require_distinct
 from device_sdk.data.datasets import ImageDataset, as_positions
-from device_sdk.data.preprocessing import prepare
+from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.errors import DataError, UsageError
 from device_sdk.files.atomic import decode_json
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.supernet.blocks import IDENTIFIER
 from packager.data.batches import WHOLE, BatchSource, Share
-from packager.data.image_set import BatchDecoder, Images, ImageSet, Loaded, load_images, worker_count
+from packager.data.image_set import BatchDecoder, Images, ImageSet, load_images, worker_count
+from packager.data.prepared_set import PreparedSet, load_prepared
 from packager.data.target_data import TargetDataset
-from packager.inputs.answer_checks import check_answers
+from packager.inputs.answer_checks import NOISE_SAMPLES, check_answers
 from packager.inputs.labels import IMAGENET, JUDGED, label_doubts, load_classes
 from packager.inputs.model_loader import LoadedModel, load_model
 from packager.inputs.pixels import Pixels
@@ -37,7 +38,7 @@ from packager.inputs.weights import BranchWeights, read_state_dict, tensors_dige
 from packager.tasks import Classification, LearningTask
 from packager.torch_device import resolve_device
 
-Samples = ImageDataset | TargetDataset | ImageSet
+Samples = ImageDataset | TargetDataset | ImageSet | PreparedSet
 _IMAGENET_OUTPUTS = 1000
 
 
@@ -117,7 +118,7 @@ class Job:
         parts = [chosen[first : first + batch] for first in range(0, len(chosen), batch)]
         if not isinstance(samples, ImageSet):
             for part in parts:
-                yield self._as_input(samples.images[part]), samples.labels[part]
+                yield self._prepared(samples, part), samples.labels[part]
             return
         decoder = BatchDecoder(samples, dict(enumerate(parts)).get, fill=False, workers=worker_count())
         for step in range(len(parts)):
@@ -132,6 +133,8 @@ class Job:
     def training_pixels(self, count: int) -> npt.NDArray[np.uint8]:
         """Up to ``count`` training images as the model sees them, spread evenly: [count, height, width, channels]."""
         samples, chosen = self.training, _spread(len(self.training), count)
+        if isinstance(samples, PreparedSet):
+            raise UsageError("pixels are of images; this model takes others", hint="leave out what needs them")
         return samples.read(chosen, fill=True).pixels if isinstance(samples, ImageSet) else samples.images[chosen]
 
     def held_out(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -146,6 +149,8 @@ class Job:
 
     def _prepared(self, samples: Samples, chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """The samples at ``chosen``, preprocessed; a corrupt one is replaced by the next readable one."""
+        if isinstance(samples, PreparedSet):
+            return samples.inputs[chosen]
         if not isinstance(samples, ImageSet):
             return self._as_input(samples.images[chosen])
         decoded = samples.read(chosen, fill=True)
@@ -153,7 +158,9 @@ class Job:
         return self._as_input(decoded.pixels)
 
     def _as_input(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-        return prepare(pixels, self.model.preprocessing, input_shape=self.model.input_shape)
+        preprocessing, (channels, height, width) = self.model.preprocessing, self.model.input_shape
+        assert isinstance(preprocessing, Preprocessing)  # the samples are images
+        return prepare(pixels, preprocessing, input_shape=(channels, height, width))
 
 
 class _Labeller:
@@ -179,7 +186,7 @@ def _module_digest(module: nn.Module) -> str:
 
 
 def _digest(dataset: Samples) -> str:
-    if isinstance(dataset, ImageSet):
+    if isinstance(dataset, ImageSet | PreparedSet):
         return dataset.digest()
     digest = hashlib.sha256(repr((dataset.images.shape, dataset.class_names)).encode())
     digest.update(np.ascontiguousarray(dataset.images).data)
@@ -193,7 +200,7 @@ def load_job(
     training: str,
     validation: str,
     weights: Path | None = None,
-    input_shape: tuple[int, int, int] | None = None,
+    input_shape: tuple[int, ...] | None = None,
     name: str | None = None,
     version: int = 1,
     recipe_path: Path | None = None,
@@ -223,17 +230,17 @@ def load_job(
         branches = read_state_dict((recipe_path.parent if recipe_path else Path()) / recipe.branch_weights)
     model = load_model_of_job(specification, weights=weights, input_shape=input_shape, classes=classes, pixels=pixels)
     labels = _Labels(model)
-    trained = _load(training, model, labels, progress)
-    validated = _load(validation, model, labels, progress)
-    _require_labels(validated.images, validation)
+    trained, training_notes = _load(training, model, labels, progress)
+    validated, validation_notes = _load(validation, model, labels, progress)
+    _require_labels(validated, validation)
     class_names = labels.names or ()
     job = Job(
         model=replace(model, class_names=class_names),
-        training=replace(trained.images, class_names=class_names),  # an unlabelled set has no names of its own
+        training=replace(trained, class_names=class_names),  # an unlabelled set has no names of its own
         training_reference=_shown(training),
-        validation=validated.images,
+        validation=validated,
         validation_reference=_shown(validation),
-        notes=(*model.notes, *trained.report.notes, *validated.report.notes),
+        notes=(*model.notes, *training_notes, *validation_notes),
         recipe=recipe,
         name=name or _name_after(model.name),
         version=version,
@@ -258,7 +265,7 @@ def load_model_of_job(
     specification: str,
     *,
     weights: Path | None = None,
-    input_shape: tuple[int, int, int] | None = None,
+    input_shape: tuple[int, ...] | None = None,
     classes: str | None = None,
     pixels: Pixels | None = None,
 ) -> LoadedModel:
@@ -271,13 +278,20 @@ def load_model_of_job(
     """
     listed = None if classes is None else load_classes(classes)
     model = load_model(specification, weights=weights, input_shape=input_shape, pixels=pixels)
-    resize = model.preprocessing.resize or model.input_shape[1:]
-    notes = (*model.notes, *check_answers(model.module, model.input_shape))
-    model = replace(model, preprocessing=msgspec.structs.replace(model.preprocessing, resize=resize), notes=notes)
+    notes = (*model.notes, *check_answers(model.module, model.noise(NOISE_SAMPLES)))
+    model = replace(_resizing(model), notes=notes)
     if listed is None:
         return model
     known = listed.for_model(_outputs(model), model.class_names, reference=classes or "")
     return replace(model, class_names=known.names, class_ids=known.ids)
+
+
+def _resizing(model: LoadedModel) -> LoadedModel:
+    """The model with images that are resized to its input."""
+    own = model.preprocessing
+    if not isinstance(own, Preprocessing):
+        return model
+    return replace(model, preprocessing=msgspec.structs.replace(own, resize=own.resize or model.input_shape[1:]))
 
 
 def load_samples(
@@ -290,14 +304,14 @@ def load_samples(
         DataError: as ``load_job``, or the classes are not the model's.
     """
     labels = _Labels(model)
-    loaded = _load(reference, model, labels, progress)
+    samples, notes = _load(reference, model, labels, progress)
     shown, recipe = _shown(reference), load_recipe(None, steps=0)
     known = replace(model, class_names=labels.names or ())
-    job = Job(known, loaded.images, shown, loaded.images, shown, recipe, _name_after(model.name))
+    job = Job(known, samples, shown, samples, shown, recipe, _name_after(model.name))
     doubts: tuple[str, ...] = ()
-    if (loaded.images.labels >= 0).all():
+    if (samples.labels >= 0).all():
         doubts = label_doubts(known, *job.held_out(JUDGED), weights_given=weights_given)
-    return job.training_samples(count), len(loaded.images), (*loaded.report.notes, *doubts)
+    return job.training_samples(count), len(samples), (*notes, *doubts)
 
 
 def _name_after(model: str) -> str:
@@ -307,7 +321,7 @@ def _name_after(model: str) -> str:
 def _outputs(model: LoadedModel) -> int:
     """The number of the model's outputs per image."""
     with torch.no_grad():
-        answer = model.module(torch.zeros(1, *model.input_shape))
+        answer = model.module(model.noise(1))
     return int(answer.shape[-1]) if isinstance(answer, torch.Tensor) and answer.dim() == 2 else 0
 
 
@@ -332,16 +346,23 @@ class _Labels:
         return self.names, ClassNames(self.names, self._model.class_ids).positions(classes)
 
 
-def _load(reference: str, model: LoadedModel, labels: _Labels, progress: Progress) -> Loaded:
-    size = (model.input_shape[1], model.input_shape[2])
-    return load_images(reference, model.preprocessing, size=size, label=labels, progress=progress)
+def _load(
+    reference: str, model: LoadedModel, labels: _Labels, progress: Progress
+) -> tuple[Images | PreparedSet, tuple[str, ...]]:
+    """The samples of the model's kind, and notes on what was left out."""
+    preprocessing, shape = model.preprocessing, model.input_shape
+    if isinstance(preprocessing, Preprocessing):
+        found = load_images(reference, preprocessing, size=(shape[1], shape[2]), label=labels, progress=progress)
+        return found.images, found.report.notes
+    prepared = load_prepared(reference, preprocessing, shape, model.blobs, label=labels, progress=progress)
+    return prepared, prepared.notes
 
 
-def _require_labels(validation: Images, reference: str) -> None:
+def _require_labels(validation: Images | PreparedSet, reference: str) -> None:
     if (validation.labels < 0).any():
         raise DataError(
-            f"the validation images of {reference} have no labels",
-            hint="put them into one folder per class, or list them in a CSV file with the columns image,label",
+            f"the validation samples of {reference} have no labels",
+            hint="put them into one folder per class, or list them in a CSV file with a column label",
         )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import DataError
 from device_sdk.extras import require
 from packager.inputs.model_loader import LoadedModel
@@ -48,13 +49,15 @@ def label_doubts(model: LoadedModel, images: Tensor, labels: Tensor, *, weights_
     order = _other_order(chosen, labels, right)
     if order is None and right > chance + 2 * math.sqrt(chance * (1 - chance) / len(labels)):
         return ()
-    seen = f"the full model is right on {round(right * len(labels))} of {len(labels)} validation images"
+    seen = f"the full model is right on {round(right * len(labels))} of {len(labels)} validation samples"
     seen += f" ({right:.1%}; chance is {chance:.1%})"
     if order is not None:
         names = model.class_names or tuple(map(str, range(answers.shape[1])))
-        pairs = "; ".join(f"images of {names[label]} are answered {names[answer]}" for label, answer in order[:_LISTED])
+        pairs = "; ".join(
+            f"samples of {names[label]} are answered {names[answer]}" for label, answer in order[:_LISTED]
+        )
         return (f"{seen}: its classes are most likely in another order ({pairs}); --classes FILE lists them in it",)
-    better = _other_pixels(model, images, labels, right)
+    better = _other_pixels(model, images, labels, right) if isinstance(model.preprocessing, Preprocessing) else None
     if better is not None:
         return (f"{seen}: its preprocessing is most likely wrong; {better}",)
     (commonest, count), *_ = Counter(chosen.tolist()).most_common(1)
@@ -96,6 +99,7 @@ def _other_pixels(model: LoadedModel, images: Tensor, labels: Tensor, right: flo
 
 def _prepared_otherwise(model: LoadedModel, images: Tensor) -> Iterator[tuple[str, Tensor]]:
     own = model.preprocessing
+    assert isinstance(own, Preprocessing)  # of images
     unit = (images * _column(own.std) + _column(own.mean)) / (255 * own.scale)  # pixels 0 to 1
     for name, (mean, std) in NAMED.items():
         if len(mean) in (1, own.channels):

@@ -8,14 +8,14 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
 import torch
 from torch import nn
 
-from device_sdk.data.preprocessing import Preprocessing
+from device_sdk.data.preprocessing import AnyPreprocessing, Preprocessing
 from device_sdk.errors import PathweaveError, UsageError
 from device_sdk.extras import require
 from packager.errors import ModelLoadError
@@ -23,14 +23,18 @@ from packager.inputs.answer_checks import require_one_tensor
 from packager.inputs.huggingface import load_folder
 from packager.inputs.imported_model import ImportedModel, require_images, stored_value
 from packager.inputs.model_attributes import attribute_of, class_names_of, input_shape_of, preprocessing_of, unwrapped
+from packager.inputs.noise import noise
 from packager.inputs.pixels import Pixels, nearest_interpolation, require_fitting_scale
+from packager.inputs.sample_inputs import SampleInput, sample_input_of
+from packager.inputs.text_input import text_input
 from packager.inputs.weights import load_weights, require_finite
 from packager.zoo import ZOO
+from packager.zoo.text_folder import TextFolder
 
-Shape = tuple[int, int, int]  # channels, height, width
+Shape = tuple[int, ...]  # channels, then height and width, or a length
 
 RANDOM_WEIGHTS_SEED = 0
-_WRITE = "write zoo:NAME, torchvision:NAME, timm:NAME, hf:FOLDER, package.module:callable, FILE.pt2 or FILE.onnx"
+_WRITE = "write zoo:NAME, torchvision:NAME, timm:NAME, hf:FOLDER, bert:FOLDER, module:callable, FILE.pt2 or FILE.onnx"
 _WITH_AUXILIARY_HEADS = frozenset({"googlenet", "inception_v3"})
 
 
@@ -39,20 +43,33 @@ class LoadedModel:
     """A model to be packaged.
 
     ``module`` is in evaluation mode, float32, on the CPU; [batch, *input_shape] -> logits [batch, classes].
-    ``input_shape`` is [channels, height, width]. ``class_names`` and ``licence`` are None if unknown; ``source``: the
+    ``input_shape`` is [channels, height, width]; of texts [rows, tokens], of sounds [1, samples]. ``class_names`` and
+    ``licence`` are None if unknown; ``source``: the
     origin of module and weights. ``class_ids``: additional names of each class, or empty. ``notes``: sentences on what
-    is unusual about the model.
+    is unusual about the model. ``blobs``: what its preprocessing needs beside the manifest, by digest.
     """
 
     module: nn.Module
     input_shape: Shape
-    preprocessing: Preprocessing
+    preprocessing: AnyPreprocessing
     class_names: tuple[str, ...] | None
     name: str
     licence: str | None
     source: str
     class_ids: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width (UsageError where the model takes no images)."""
+        self.preprocessing.of_images()
+        channels, height, width = self.input_shape
+        return channels, height, width
+
+    def noise(self, count: int, *, seed: int = 0) -> torch.Tensor:
+        """Random samples [count, *input_shape] of the model's kind."""
+        return noise(self.preprocessing, self.input_shape, self.blobs, count=count, seed=seed)
 
 
 def load_model(
@@ -69,9 +86,11 @@ def load_model(
     * ``torchvision:NAME``: a classification model of torchvision
     * ``timm:NAME``: a model of timm
     * ``hf:FOLDER``: a folder of Hugging Face with config.json, model.safetensors and preprocessor_config.json
+    * ``bert:FOLDER``: a text classifier that ``packager.zoo.fit_text`` wrote
     * ``package.module:callable``: called without arguments, returns an ``nn.Module``; the current directory
       is importable. The module's attributes ``input_shape``, ``preprocessing`` and ``class_names`` are used
-      if present, in the forms that ``model_attributes`` takes; wrappers such as torch.compile's are removed.
+      if present, in the forms that ``model_attributes`` takes; wrappers such as torch.compile's are removed. A model
+      of texts has the attributes ``tokenizer`` (a tokenizer.json) and ``max_tokens`` instead of the first two.
     * ``FILE.pt2``, ``FILE.onnx``: a model of ``torch.export.save`` or ``torch.onnx.export``, weights inside, rebuilt as
       a trainable module. Of its additional files or metadata, ``preprocessing.json`` or ``preprocessing`` and
       ``class_names.json`` or ``class_names`` are used, JSON in the same forms as the attributes.
@@ -95,13 +114,14 @@ def load_model(
     request, load = _requested(specification, input_shape, classes, pixels or Pixels())
     if load is _load_file and weights is not None:
         raise UsageError(f"{Path(specification).name} holds its weights", hint="leave --weights out")
+    if input_shape is not None and len(input_shape) != 3 and load not in _WITH_OTHER_INPUTS:
+        raise UsageError("the shape of images is channels, height, width, for example 3,224,224")
     with _seeded():
         model = load(request)
-        if load not in (_load_callable, _load_file) and input_shape is not None:
+        if load not in (*_WITH_OTHER_INPUTS, _load_file) and input_shape is not None:
             _check_takes(model.module, input_shape, request)
-    model = replace(model, preprocessing=request.pixels.applied_to(model.preprocessing))
+    model = replace(model, preprocessing=_overridden(model.preprocessing, request.pixels))
     model.module.to(device="cpu", dtype=torch.float32).eval()
-    require_fitting_scale(model.preprocessing)
     if weights is not None:
         removed = "; ".join(load_weights(model.module, weights))
         require_finite(model.module)
@@ -111,6 +131,17 @@ def load_model(
     if load in _WITH_OWN_WEIGHTS:
         return model
     return replace(model, source=f"{model.source}, random weights (seed {RANDOM_WEIGHTS_SEED})")
+
+
+def _overridden(own: AnyPreprocessing, pixels: Pixels) -> AnyPreprocessing:
+    """``own`` with what the user says of pixels (UsageError)."""
+    if isinstance(own, Preprocessing):
+        chosen = pixels.applied_to(own)
+        require_fitting_scale(chosen)
+        return chosen
+    if pixels != Pixels():
+        raise UsageError("preprocessing, interpolation and crop are of images; this model takes none")
+    return own
 
 
 @dataclass(frozen=True)
@@ -186,7 +217,7 @@ def _load_torchvision(request: _Request) -> LoadedModel:
             scale=1 / 255,
             mean=mean,
             std=std,
-            resize=input_shape[1:],
+            resize=(input_shape[1], input_shape[2]),
             interpolation=nearest_interpolation(transforms.interpolation.value),
             crop=min(transforms.crop_size[0] / transforms.resize_size[0], 1.0),
         ),
@@ -215,7 +246,7 @@ def _load_timm(request: _Request) -> LoadedModel:
             scale=1 / 255,
             mean=_for_channels(config["mean"], channels),
             std=_for_channels(config["std"], channels),
-            resize=input_shape[1:] if channels in (1, 3) else None,
+            resize=(input_shape[1], input_shape[2]) if channels in (1, 3) else None,
             channels=channels,
             interpolation=nearest_interpolation(config["interpolation"]),
             crop=None if config["crop_mode"] == "squash" else min(config["crop_pct"], 1.0),
@@ -235,6 +266,24 @@ def _load_callable(request: _Request) -> LoadedModel:
     if not isinstance(module, nn.Module):
         raise ModelLoadError(f"{request.specification} returned a {type(module).__name__}, not an nn.Module")
     returned, module = module, unwrapped(module)
+    found = sample_input_of(returned, module, request.input_shape)
+    if found is None:
+        found = _image_input(returned, module, request)
+    model = LoadedModel(
+        module=module,
+        input_shape=found.shape,
+        preprocessing=found.preprocessing,
+        class_names=class_names_of(attribute_of(returned, "class_names")),
+        name=request.name,
+        licence=None,
+        source=request.specification,
+        blobs=found.blobs,
+    )
+    _check_takes(module, model.input_shape, request, model.noise(1))
+    return model
+
+
+def _image_input(returned: object, module: nn.Module, request: _Request) -> SampleInput:
     own_shape = attribute_of(returned, "input_shape")
     input_shape = request.input_shape or (None if own_shape is None else input_shape_of(own_shape, module))
     if input_shape is None:
@@ -243,21 +292,32 @@ def _load_callable(request: _Request) -> LoadedModel:
             hint="give it as channels, height, width, for example 3,224,224",
         )
     _check_takes(module, input_shape, request)
-    preprocessing = preprocessing_of(attribute_of(returned, "preprocessing"), input_shape)
-    preprocessing = preprocessing or request.pixels.alone(input_shape[0])
+    shape = input_shape[0], input_shape[1], input_shape[2]
+    preprocessing = preprocessing_of(attribute_of(returned, "preprocessing"), shape)
+    preprocessing = preprocessing or request.pixels.alone(shape[0])
     if preprocessing is None:
         raise ModelLoadError(
             f"the preprocessing of {request.specification} is unknown",
             hint="give --preprocessing imagenet, inception, unit or MEAN/STD, or the module an attribute preprocessing",
         )
+    return SampleInput(preprocessing, input_shape)
+
+
+def _load_bert(request: _Request) -> LoadedModel:
+    if request.classes is not None:
+        raise UsageError(f"the number of classes cannot be set for {request.specification}")
+    path = Path(request.name)
+    module = TextFolder.read(path).classifier(max_tokens=request.input_shape[-1] if request.input_shape else None)
+    preprocessing, blobs = text_input(module.tokenizer, max_tokens=module.max_tokens)
     return LoadedModel(
         module=module,
-        input_shape=input_shape,
+        input_shape=(preprocessing.rows, module.max_tokens),
         preprocessing=preprocessing,
-        class_names=class_names_of(attribute_of(returned, "class_names")),
-        name=request.name,
+        class_names=module.class_names,
+        name=path.stem,
         licence=None,
-        source=request.specification,
+        source=f"bert:{path.name}",
+        blobs=blobs,
     )
 
 
@@ -306,7 +366,9 @@ _IMPORTERS: Mapping[str, Callable[[Path, Shape | None], ImportedModel]] = {
 
 
 def _load_huggingface(request: _Request) -> LoadedModel:
-    found = load_folder(request.name, input_shape=request.input_shape, classes=request.classes, pixels=request.pixels)
+    own = request.input_shape
+    shape = None if own is None else (own[0], own[1], own[2])
+    found = load_folder(request.name, input_shape=shape, classes=request.classes, pixels=request.pixels)
     _check_takes(found.module, found.input_shape, request)
     return LoadedModel(**vars(found))
 
@@ -316,8 +378,10 @@ _SCHEMES: Mapping[str, Callable[[_Request], LoadedModel]] = {
     "torchvision": _load_torchvision,
     "timm": _load_timm,
     "hf": _load_huggingface,
+    "bert": _load_bert,
 }
-_WITH_OWN_WEIGHTS = (_load_callable, _load_file, _load_huggingface)
+_WITH_OTHER_INPUTS = (_load_callable, _load_bert)  # than images
+_WITH_OWN_WEIGHTS = (*_WITH_OTHER_INPUTS, _load_file, _load_huggingface)
 
 
 def _find_callable(request: _Request) -> Callable[[], nn.Module]:
@@ -342,15 +406,16 @@ def _build(constructor: Callable[[], nn.Module], request: _Request) -> nn.Module
         raise ModelLoadError(f"{request.specification} cannot be built: {_reason(error)}") from error
 
 
-def _check_takes(module: nn.Module, input_shape: Shape, request: _Request) -> None:
-    """Run one forward pass on zeros, to report a wrong shape here instead of inside the tracer."""
+def _check_takes(module: nn.Module, input_shape: Shape, request: _Request, sample: torch.Tensor | None = None) -> None:
+    """Run one forward pass, on zeros by default, to report a wrong shape here instead of inside the tracer."""
+    sample = torch.zeros(1, *input_shape) if sample is None else sample
     try:
         with torch.no_grad():
-            answer = module.float().cpu().eval()(torch.zeros(1, *input_shape))
+            answer = module.float().cpu().eval()(sample)
     except Exception as error:  # a model's forward may raise anything
         raise ModelLoadError(
             f"{request.specification} does not take inputs of shape {tuple(input_shape)}: {_reason(error)}",
-            hint="the shape is channels, height, width",
+            hint="the shape is channels, height, width; of texts rows, tokens; of sounds 1, samples",
         ) from error
     require_one_tensor(answer, request.specification)
 

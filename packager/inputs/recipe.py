@@ -63,8 +63,9 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batches of 128 and rates for a few thousand of them.
     ``branch_weights``: a safetensors file beside the recipe with initial weights of added blocks and exits (written by
     ``package --save-branches``).
-    ``input_sizes``: smaller inputs, [height, width] each, at which paths of the same blocks can run; ``auto`` tries
-    multiples of 16 pixels if the model's own input has 96 or more; an empty list means only the model's own.
+    ``input_sizes``: smaller inputs, [height, width] each, or [tokens] of texts, at which paths of the same blocks can
+    run; ``auto`` tries multiples of 16 pixels if the model's own input has 96 or more, and of texts multiples of 8
+    tokens; an empty list means only the model's own.
     ``bottlenecks``: maximum number of narrow cut points, at which a split sends fewer bytes than at the model's own;
     they are placed where a table of uplinks and devices says that this saves latency (docs/adr/0079).
     ``joint_exits``: maximum number of cut points, from a third to two thirds of the work, with exits that learn with a
@@ -110,7 +111,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checkpoint_seconds: float = 30.0
     renditions: tuple[RenditionName, ...] = ("fp32",)
     chips: tuple[str, ...] = DEFAULT_CHIPS
-    input_sizes: tuple[tuple[int, int], ...] | Literal["auto"] = "auto"
+    input_sizes: tuple[tuple[int, ...], ...] | Literal["auto"] = "auto"
     bottlenecks: int = 0
     joint_exits: int = 0
 
@@ -142,7 +143,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise UsageError("the recipe's chips are empty", hint="leave chips out for " + ", ".join(DEFAULT_CHIPS))
         shares = ("distil_share", "exit_share", "label_weight")
         require_numbers(self, shares, lambda value: 0 <= value <= 1, "not between 0 and 1")
-        if self.input_sizes != "auto" and not all(min(size) > 0 for size in self.input_sizes):
+        if self.input_sizes != "auto" and not all(size and min(size) > 0 for size in self.input_sizes):
             raise UsageError("the recipe's input_sizes are not all above 0")
         if self.shrink_rates != "auto" and not all(0 < rate < 1 for rate in self.shrink_rates):
             raise UsageError("the recipe's shrink_rates are not all between 0 and 1")

@@ -68,7 +68,7 @@ def package_with_joint_exits(
     def members(checkpoints: Checkpoints, shown: Progress) -> list[FamilyMember]:
         copy = _copied(job, given, checkpoints.folder / _STATE, shown)
         macs = count_macs(job.model.module, job.model.input_shape)
-        size = (job.model.input_shape[1], job.model.input_shape[2])
+        size = job.model.image_shape[1:]
         whole, early = FamilyMember(name, own, macs, size), FamilyMember(f"{name}-{EARLY}", copy.job(own), macs, size)
         sizes = sizes_of_all([whole])
         if save_branches is not None:
@@ -117,6 +117,7 @@ def _state(module: torch.nn.Module) -> Any:
 
 
 def _require_suitable(job: Job) -> None:
+    job.model.preprocessing.of_images()
     if job.task.kind != "classification":
         raise UsageError(
             f"joint exits are for classifiers; this is a model for {job.task.kind}", hint="leave joint_exits out"
@@ -173,7 +174,7 @@ def _note(found: JointAccuracy, steps: int) -> str:
     return f"{trained}: {exits}; at the end {found.end:.1%}, the model itself {found.model:.1%}"
 
 
-def _at_sizes(member: FamilyMember, sizes: tuple[tuple[int, int], ...]) -> FamilyMember:
+def _at_sizes(member: FamilyMember, sizes: tuple[tuple[int, ...], ...]) -> FamilyMember:
     recipe = msgspec.structs.replace(member.job.recipe, input_sizes=sizes)
     return dataclasses.replace(member, job=dataclasses.replace(member.job, recipe=recipe, name=member.name))
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch.nn import functional
 
+from device_sdk.data.inputs import resize_prepared
+from device_sdk.errors import UsageError
 from device_sdk.supernet.blocks import CutPoint, Golden, InputSize, free_axes
 from device_sdk.supernet.plan import size_text
 from packager.supernet.expansion import Expansion
@@ -19,8 +22,10 @@ _LEAST_RATIO = 0.5  # of the model's own side
 _MOST_SIZES = 7
 _LARGEST_ERROR = 0.75  # of the answers against those at the model's own size
 _BATCH = 8
+_LENGTH_STEP, _LEAST_LENGTH = 8, 16  # of tokens
+_LENGTH_SHARES = (0.75, 0.5, 0.375, 0.25, 0.125)  # of the model's own
 
-Size = tuple[int, int]
+Size = tuple[int, ...]  # height and width, or a length
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,10 @@ def candidate_sizes(own: Size) -> list[Size]:
     """Candidate input sizes: multiples of 16 pixels from half of the model's own side, the largest first.
 
     Multiples of 32, 48, … pixels if there would be more than seven. The aspect ratio is kept, to the nearest multiple.
-    Empty for inputs below 96 pixels.
+    Empty for inputs below 96 pixels. A length, of tokens, has candidates down to an eighth, multiples of 8 from 16 on.
     """
+    if len(own) == 1:
+        return _candidate_lengths(own[0])
     longer, step = max(own), _STEP
     while longer * (1 - _LEAST_RATIO) // step > _MOST_SIZES:
         step += _STEP
@@ -59,6 +66,19 @@ def candidate_sizes(own: Size) -> list[Size]:
     sizes = [tuple(step * max(1, round(side * extent / longer / step)) for extent in own) for side in sides]
     kept = [size for size, side in zip(sizes, sides, strict=True) if side >= _LEAST_RATIO * longer]
     return [(height, width) for height, width in kept if min(height, width) >= _LEAST_SIDE]
+
+
+def require_sizes_of(wanted: Sequence[Size] | Literal["auto"], shape: Sequence[int]) -> None:
+    """Refuse sizes that are no sizes of an input [channels, *size] of this shape (UsageError)."""
+    wrong = [size for size in wanted if len(size) != len(shape) - 1] if wanted != "auto" else []
+    if wrong:
+        needed = "height and width" if len(shape) > 2 else "one length"
+        raise UsageError(f"the input size {size_text(wrong[0])} is not {needed}, as the model's inputs have")
+
+
+def _candidate_lengths(own: int) -> list[Size]:
+    lengths = {round(own * share / _LENGTH_STEP) * _LENGTH_STEP for share in _LENGTH_SHARES}
+    return [(length,) for length in sorted(lengths, reverse=True) if _LEAST_LENGTH <= length < own]
 
 
 def usable_sizes(
@@ -69,7 +89,7 @@ def usable_sizes(
     Sizes with a larger error than a smaller size are left out as well.
 
     Args:
-        samples: real images, prepared [count, channels, height, width].
+        samples: real samples, prepared [count, *input].
         judged: False for samples of noise, whose errors say nothing and are not compared.
         listed: the sizes are a user's choice, so that none is left out for its error.
     """
@@ -89,7 +109,7 @@ def usable_sizes(
         if not judged:
             found.append(UsableSize(size, shapes, 0.0))
             continue
-        error_ = float((answers.softmax(1) - expected.softmax(1)).abs().sum(1).mean() / 2)
+        error_ = round(float((answers.softmax(1) - expected.softmax(1)).abs().sum(1).mean() / 2), 5)
         if not (listed or error_ <= _LARGEST_ERROR):
             notes.append(
                 f"no input of {size_text(size)}: the answers differ from those at the model's own size by an error"
@@ -97,8 +117,10 @@ def usable_sizes(
             )
             continue
         if not listed:
-            found = [larger for larger in found if larger.error > error_]  # larger sizes must have smaller errors
-        found.append(UsableSize(size, shapes, round(error_, 5)))
+            found = [
+                smaller for smaller in found if smaller.error >= error_
+            ]  # larger sizes must not have larger errors
+        found.append(UsableSize(size, shapes, error_))
     return tuple(reversed(found)), tuple(notes)
 
 
@@ -117,9 +139,14 @@ def _shapes(expansion: Expansion, sample: torch.Tensor) -> tuple[tuple[tuple[int
 
 
 def resized(images: torch.Tensor, size: Size | None) -> torch.Tensor:
-    """Prepared ``images`` [count, channels, height, width] at another size; as they are for None."""
+    """Prepared ``images`` [count, channels, height, width] at another size; as they are for None.
+
+    Tokens and other series as in ``resize_prepared``.
+    """
     if size is None or tuple(images.shape[2:]) == size:
         return images
+    if len(size) == 1:
+        return torch.from_numpy(resize_prepared(images.numpy(), size))
     return functional.interpolate(images, size, mode="bilinear", antialias=True, align_corners=False)
 
 

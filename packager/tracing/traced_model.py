@@ -209,10 +209,17 @@ def _distance(found: torch.Tensor, expected: torch.Tensor) -> tuple[float, float
 
 
 def _describe(index: int, number: int, feature: torch.Tensor) -> TensorSpec:
-    """Tensor ``number`` at cut point ``index``."""
+    """Tensor ``number`` at cut point ``index``.
+
+    Of whole numbers, such as ids of tokens, only 0 and 1 are surely valid everywhere: golden inputs are drawn of these.
+    """
+    name = f"cut_{index}_{number}" if number else f"cut_{index}"
+    if not feature.is_floating_point():
+        kind = str(feature.dtype).removeprefix("torch.")
+        return TensorSpec(name, tuple(feature.shape[1:]), dtype=kind, low=0.0, high=2.0)
     low, high = torch.quantile(feature.flatten()[:1_000_000].float(), torch.tensor([0.01, 0.99])).tolist()
     return TensorSpec(
-        name=f"cut_{index}_{number}" if number else f"cut_{index}",
+        name=name,
         shape=tuple(feature.shape[1:]),
         dtype=str(feature.dtype).removeprefix("torch."),
         low=round(low, 4),

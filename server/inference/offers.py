@@ -15,7 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.data import image_files, preprocessing
+from device_sdk.data import image_files
+from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.errors import InputError, PathweaveError
 from device_sdk.offload.client import sides_fit
 from device_sdk.offload.open_inference import BYTES, InferRequest, InferResponse, NamedTensor
@@ -126,11 +127,11 @@ class OfferedModel:
 
     def _prepare(self, images: Array) -> Array:
         channels, height, width = self.bundle.manifest.cut_points[0].tensors[0].shape
-        return preprocessing.prepare(images, self.bundle.manifest.preprocessing, input_shape=(channels, height, width))
+        return prepare(images, self.bundle.manifest.preprocessing.of_images(), input_shape=(channels, height, width))
 
     def _decoded(self, encoded: Array) -> Array:
         """JPEGs [n] as the model's input; one is decoded at a time."""
-        channels = self.bundle.manifest.preprocessing.channels
+        channels = self.bundle.manifest.preprocessing.of_images().channels
         return np.concatenate([self._prepare(image_files.decode_jpeg(data, channels=channels)) for data in encoded])
 
     def _decoded_bytes(self, request: InferRequest) -> int:
@@ -138,7 +139,7 @@ class OfferedModel:
         encoded = [data for tensor in request.inputs if tensor.datatype == BYTES for data in tensor.data]
         pixels = max((height * width for height, width in map(image_files.jpeg_size, encoded)), default=0)
         prepared = self.bundle.manifest.cut_points[0].tensors[0].size * _FLOAT_BYTES
-        return 2 * len(encoded) * prepared + 2 * pixels * self.bundle.manifest.preprocessing.channels
+        return 2 * len(encoded) * prepared + 2 * pixels * self.bundle.manifest.preprocessing.of_images().channels
 
     def _unpacked(self, packet: Array) -> Work:
         activations = unpack(packet.tobytes(), supernet=self.bundle.supernet, bundle=self.bundle.digest)
@@ -194,9 +195,10 @@ def _along(bundle: Bundle, name: str, edges: tuple[Edge, ...]) -> Iterator[Offer
     first, outputs = manifest.cut_points[0].tensors, _outputs(bundle)
     inputs = _offered(first, manifest.public_names.inputs)
     yield OfferedModel(name, bundle, inputs, outputs, "tensors", edges)
-    if len(first) == 1 and len(first[0].shape) == 3:
+    preprocessing = manifest.preprocessing
+    if len(first) == 1 and len(first[0].shape) == 3 and isinstance(preprocessing, Preprocessing):
         _, height, width = first[0].shape
-        image = OfferedTensor("image", "UINT8", (_BATCH, height, width, manifest.preprocessing.channels))
+        image = OfferedTensor("image", "UINT8", (_BATCH, height, width, preprocessing.channels))
         yield OfferedModel(f"{name}{IMAGES}", bundle, (image,), outputs, "images", edges)
 
 

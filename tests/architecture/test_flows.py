@@ -21,10 +21,10 @@ from tests.device_sdk.tiny_bundle import TinyBundle, draw_images, write_tiny_bun
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("device_sdk/", "pathweave/")
 CEILINGS = {  # files, functions
-    "open": (56, 240),
-    "call": (9, 19),
+    "open": (56, 246),  # the manifest says which kind of samples it takes
+    "call": (10, 22),  # by way of the preparer of its kind
     "adapt": (70, 530),
-    "exits": (73, 400),
+    "exits": (73, 402),
     "all kinds": (92, 735),
 }
 

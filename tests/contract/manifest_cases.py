@@ -236,6 +236,8 @@ def manifest_cases() -> list[dict[str, Any]]:
         cases.append(_case(f"exit {name!a}", ("exits", 1, "id"), MANIFEST_ERROR, value=name))
     cases += [_case(f"version {one!a}", ("format_version",), UNSUPPORTED, value=one) for one in VERSIONS]
     cases.append(_case("a newer minor version", ("format_version",), ACCEPTED, value="1.7"))
+    cases.append(_case("samples of a stated kind", ("preprocessing", "kind"), ACCEPTED, value="image"))
+    cases.append(_case("samples of an unknown kind", ("preprocessing", "kind"), UNSUPPORTED, value="smell"))
     cases.append(_case("without the sizes of shared blobs", ("shared_sizes",), MANIFEST_ERROR))
     for sizes in ({}, {"0" * 64: 7}, [], "7"):
         cases.append(_case(f"sizes of shared blobs: {sizes}", ("shared_sizes",), MANIFEST_ERROR, value=sizes))

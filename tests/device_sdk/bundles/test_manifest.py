@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.bundles.manifest import Manifest, encode_manifest
+from device_sdk.bundles.held_part import HeldPart
+from device_sdk.bundles.manifest import Manifest, encode_manifest, manifest_schema
 from device_sdk.bundles.manifest_reading import decode_manifest
 from device_sdk.errors import ManifestError, UnsupportedFormatError
 
 SCHEMA = Path(__file__).parents[3] / "docs" / "bundle_manifest.schema.json"
 WRITE_SCHEMA = (
-    'python -c "import json, msgspec; from device_sdk.bundles.manifest import Manifest; '
-    'print(json.dumps(msgspec.json.schema(Manifest), indent=1))" > docs/bundle_manifest.schema.json'
+    'python -c "import json; from device_sdk.bundles.manifest import manifest_schema; '
+    'print(json.dumps(manifest_schema(), indent=1))" > docs/bundle_manifest.schema.json'
 )
 OPTIONAL = {"hybrid", "exits", "input_sizes", "public_names", "notes", "shared_sizes", "members"}
 DIGEST = "0123456789abcdef" * 4
@@ -45,7 +46,7 @@ def test_what_is_written_is_read(bundle):
 
 
 def test_the_published_schema_is_that_of_the_types():
-    assert json.loads(SCHEMA.read_text()) == json.loads(json.dumps(msgspec.json.schema(Manifest))), (
+    assert json.loads(SCHEMA.read_text()) == json.loads(json.dumps(manifest_schema())), (
         f"write it again: {WRITE_SCHEMA}"
     )
 
@@ -234,3 +235,42 @@ def test_blobs_lists_every_blob_once_with_its_size_where_stated(bundle, tiny_bun
     blobs = bundle.manifest.blobs()
     assert set(blobs) == {path.name for path in (tiny_bundle.folder / "blobs").iterdir()}
     assert list(blobs.values()).count(None) == 1  # the shared weights: the tiny bundle has format 1.0
+
+
+TEXT = {"kind": "text", "tokenizer": DIGEST, "tokenizer_bytes": 3, "max_tokens": 8}
+
+
+def test_a_preprocessing_that_does_not_fit_the_input_is_refused(manifest):
+    manifest["preprocessing"] = TEXT
+    with pytest.raises(ManifestError, match=r"float32 \[.*\], which its preprocessing does not prepare"):
+        decode(manifest)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tokenizer": "../keys"}, "not 64 hexadecimal digits"),
+        ({"tokenizer_bytes": 10**12}, "tokenizer_bytes|<= 64000000"),
+        ({"max_tokens": 1}, ">= 2"),
+        ({"pad_id": -1}, ">= 0"),
+    ],
+)
+def test_a_tokenizer_is_a_blob_within_bounds(manifest, change, message):
+    manifest["preprocessing"] = TEXT | change
+    with pytest.raises(ManifestError, match=message):
+        decode(manifest)
+
+
+def test_a_tokenizer_is_among_the_blobs_whatever_part_is_held(manifest):
+    manifest["preprocessing"] = TEXT
+    manifest["cut_points"][0]["tensors"][0] |= {"shape": [2, 8], "dtype": "int64"}
+    manifest["input_sizes"] = []
+    found = decode(manifest)
+    assert found.blobs()[DIGEST] == 3
+    assert HeldPart((), frozenset()).blobs(found)[DIGEST] == 3
+
+
+def test_samples_of_a_kind_that_is_not_known_need_a_newer_reader(manifest):
+    manifest["preprocessing"]["kind"] = "smell"
+    with pytest.raises(UnsupportedFormatError, match="samples of the kind 'smell'"):
+        decode(manifest)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from device_sdk.data.kinds.texts import TextPreprocessing
 from device_sdk.data.preprocessing import Preprocessing, prepare, resize_image
 from device_sdk.errors import InputError, UsageError
 from device_sdk.offload.agreement import agree, fill
@@ -42,6 +43,17 @@ def test_a_model_that_takes_the_devices_input_gets_tensors(shape):
     offered = metadata(*shape, datatype="FP32")
     assert agreed(offered).sends == "tensors"
     assert filled(offered, IMAGES) is TENSORS
+
+
+def test_tokens_are_sent_as_whole_numbers_to_a_model_that_takes_them():
+    tokens = np.ones((3, 2, 8), dtype=np.int64)
+    offered = metadata(-1, 2, 8, datatype="INT64")
+    agreement = agree(offered, class_names=CLASSES, input_shape=(2, 8), input_type="int64")
+    sent = fill(agreement, tokens, None, preprocessing=TextPreprocessing("0" * 64, 1, 8)).data
+    assert sent.dtype == np.int64
+    assert np.array_equal(sent, tokens)
+    with pytest.raises(UsageError, match="its input is FP32"):
+        agree(metadata(-1, 2, 8, datatype="FP32"), class_names=CLASSES, input_shape=(2, 8), input_type="int64")
 
 
 @pytest.mark.parametrize(

@@ -89,3 +89,11 @@ def test_weights_are_a_function_of_the_seed_and_leave_the_callers_random_numbers
     pairs = list(zip(first.parameters(), same.parameters(), other.parameters(), strict=True))
     assert all(torch.equal(a, b) for a, b, _ in pairs)
     assert not all(torch.equal(a, c) for a, _, c in pairs)
+
+
+@pytest.mark.parametrize("name", ["pooled", "conv"])
+def test_padding_of_tokens_changes_no_answer(name, noise):
+    module = build_plain(name, (9, 12), classes=3, whole_macs=10**9, seed=0).eval()
+    tokens = noise(2, 6, 12)
+    padded = torch.cat([tokens, torch.zeros(2, 3, 12)], dim=1)
+    assert torch.allclose(module(padded), module(tokens), atol=1e-6)

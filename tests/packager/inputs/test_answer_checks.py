@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn import functional
 
 from packager.errors import ModelLoadError
-from packager.inputs.answer_checks import check_answers, require_one_tensor
+from packager.inputs.answer_checks import NOISE_SAMPLES, check_answers, require_one_tensor
 
-SHAPE = (3, 8, 8)
+NOISE = torch.randn(NOISE_SAMPLES, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 Pair = namedtuple("Pair", "logits features")
 
 
@@ -32,13 +32,13 @@ class Ending(nn.Module):
 
 def refused(module: nn.Module) -> ModelLoadError:
     with pytest.raises(ModelLoadError) as caught:
-        check_answers(module.eval(), SHAPE)
+        check_answers(module.eval(), NOISE)
     assert "\n" not in str(caught.value)
     return caught.value
 
 
 def test_logits_pass_without_a_word():
-    assert check_answers(Ending().eval(), SHAPE) == ()
+    assert check_answers(Ending().eval(), NOISE) == ()
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,13 @@ def test_probabilities_are_refused_with_the_remedy(end, kind):
 
 
 def test_a_log_softmax_is_said():
-    (note,) = check_answers(Ending(lambda x: x.log_softmax(1)).eval(), SHAPE)
+    (note,) = check_answers(Ending(lambda x: x.log_softmax(1)).eval(), NOISE)
     assert "log-softmax" in note
 
 
 @pytest.mark.parametrize("end", [lambda x: x.clamp(0, 1), lambda x: 0.01 * x + 0.5, lambda x: x.relu()])
 def test_logits_that_happen_to_lie_between_0_and_1_pass(end):
-    check_answers(Ending(end).eval(), SHAPE)
+    check_answers(Ending(end).eval(), NOISE)
 
 
 def test_statistics_of_the_batch_are_refused_by_layer():
@@ -112,7 +112,7 @@ def test_answers_that_are_not_numbers_name_the_first_layer(value):
 
 
 def test_a_model_for_one_image_is_refused():
-    assert "does not take a batch of 4 images" in str(refused(Ending(lambda x: x.reshape(1, 5))))
+    assert "does not take a batch of 4 samples" in str(refused(Ending(lambda x: x.reshape(1, 5))))
 
 
 TENSOR = torch.zeros(1, 3)

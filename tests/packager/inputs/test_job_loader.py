@@ -208,7 +208,7 @@ def user_model(tmp_path, monkeypatch) -> str:
 
 
 def test_validation_data_need_labels(unlabelled):
-    with pytest.raises(DataError, match=r"validation images of .*flat have no labels") as caught:
+    with pytest.raises(DataError, match=r"validation samples of .*flat have no labels") as caught:
         job_of(validation=unlabelled)
     assert "one folder per class" in str(caught.value.hint)
 

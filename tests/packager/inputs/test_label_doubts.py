@@ -58,15 +58,15 @@ def test_too_few_images_raise_no_doubt():
 def test_classes_in_another_order_are_named_as_such():
     images, labels = samples()
     (said,) = doubts(Brightest(), images, (labels + 1) % 3)
-    assert "0 of 60 validation images" in said
-    assert "another order (images of red are answered blue" in said
+    assert "0 of 60 validation samples" in said
+    assert "another order (samples of red are answered blue" in said
     assert "--classes FILE" in said
 
 
 def test_two_classes_exchanged_are_named_though_others_are_right():
     images, labels = samples()
     (said,) = doubts(Brightest(), images, torch.tensor([0, 2, 1])[labels])
-    assert "images of green are answered blue; images of blue are answered green" in said
+    assert "samples of green are answered blue; samples of blue are answered green" in said
 
 
 def test_pixels_in_another_range_are_named():

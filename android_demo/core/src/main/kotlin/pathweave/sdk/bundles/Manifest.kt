@@ -31,7 +31,7 @@ import pathweave.sdk.supernet.extents
 import pathweave.sdk.supernet.sides
 
 /** Its major version is the one that is understood. */
-public const val FORMAT_VERSION: String = "1.8"
+public const val FORMAT_VERSION: String = "1.9"
 
 private const val SHARED_SIZED_SINCE = 3 // minor version from which every shared blob has a size
 private const val BLOB_MAX_BYTES_STATED = 1L shl 31
@@ -236,7 +236,16 @@ private fun task(place: JsonPlace): Task {
     )
 }
 
+private const val IMAGE = "image"
+
 private fun preprocessing(place: JsonPlace): Preprocessing {
+    val kind = place.optional("kind")?.text() ?: IMAGE
+    if (kind != IMAGE) {
+        throw UnsupportedFormatError(
+            "the model takes samples of the kind '${kind.take(80)}'; this SDK takes images",
+            hint = "run it with the Python SDK, or package a model of images",
+        )
+    }
     val resize = place.nullable("resize")?.items()?.map { it.size() }
     if (resize != null && resize.size != 2) throw JsonError("Expected two sides - at `$.preprocessing.resize`")
     try {
