@@ -41,6 +41,10 @@ def _unary(function: Callable[[Tensor], Tensor], on_host: Callable[[Any], Any] |
     return run
 
 
+def _absolute(number: Any) -> Any:
+    return number if isinstance(number, torch.SymInt) else abs(number)  # sizes are not negative
+
+
 def _each(function: Callable[..., Any], *values: Value) -> Value:
     """``function`` of the numbers of host values that broadcast."""
     parts = np.broadcast_arrays(*values)
@@ -188,7 +192,7 @@ def _identity(_: OnnxNode, inputs: Inputs) -> Value:
 
 
 OPERATORS: dict[str, Operator] = {
-    "Abs": _unary(torch.abs, abs),
+    "Abs": _unary(torch.abs, _absolute),
     "Add": _binary(torch.add, operator.add),
     "And": _binary(_as_tensors(torch.logical_and), lambda one, other: bool(one) and bool(other)),
     "Cast": _cast,

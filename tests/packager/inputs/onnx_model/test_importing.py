@@ -135,6 +135,26 @@ _OPERATORS = {
         {"s": np.array([-1]), "e": np.array([-(2**63) + 1]), "a": np.array([1]), "t": np.array([-1])},
     ),
     "padding": ([node("Pad", "x", "p", mode="reflect")], {"p": np.array([0, 0, 1, 2, 0, 0, 2, 1])}),
+    "pads of a shape": (
+        [
+            *(
+                node("Shape", "x", output="n"),
+                node("Slice", "n", "i", "j", output="b"),
+                node("Mul", "b", "i", output="z"),
+            ),
+            *(node("Abs", "z", output="a"), node("Concat", "a", "p", axis=0, output="l")),
+            *(node("Reshape", "l", "s", output="t"), node("Transpose", "t", perm=[1, 0], output="u")),
+            *(
+                node("Transpose", "u", perm=[1, 0], output="v"),
+                node("Reshape", "v", "f", output="q"),
+                node("Pad", "x", "q"),
+            ),
+        ],
+        {
+            **{"i": np.array([0]), "j": np.array([1]), "s": np.array([2, 4]), "f": np.array([-1])},
+            "p": np.array([0, 1, 2, 0, 0, 2, 1]),
+        },
+    ),
     "resize": (
         [node("Resize", "x", "", "s", mode="linear", coordinate_transformation_mode="half_pixel")],
         {"s": np.array([1, 1, 2, 2], dtype=np.float32)},
