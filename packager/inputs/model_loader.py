@@ -40,7 +40,7 @@ class LoadedModel:
     ``module`` is in evaluation mode, float32, on the CPU; [batch, *input_shape] -> logits [batch, classes].
     ``input_shape`` is [channels, height, width]. ``class_names`` and ``licence`` are None if unknown; ``source``: the
     origin of module and weights. ``class_ids``: additional names of each class, or empty. ``notes``: sentences on what
-    is unusual about the model.
+    is unusual about the model. ``weights_inside``: it came with its weights, from a file.
     """
 
     module: nn.Module
@@ -52,6 +52,7 @@ class LoadedModel:
     source: str
     class_ids: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
+    weights_inside: bool = False
 
 
 def load_model(
@@ -281,6 +282,7 @@ def _load_file(request: _Request) -> LoadedModel:
         licence=None,
         source=path.name,
         notes=found.notes,
+        weights_inside=True,
     )
 
 
