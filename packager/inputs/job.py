@@ -248,7 +248,8 @@ def load_job(
         branch_weights=branches,
         device_profile=None if profile is None else _read_profile(profile),
     )
-    doubts = label_doubts(job.model, *job.held_out(JUDGED), weights_given=weights is not None)
+    known = weights is not None or model.weights_inside
+    doubts = label_doubts(job.model, *job.held_out(JUDGED), weights_given=known)
     return replace(job, notes=(*job.notes, *doubts))
 
 
@@ -310,6 +311,7 @@ def load_samples(
     job = Job(known, samples, shown, samples, shown, recipe, _name_after(model.name))
     doubts: tuple[str, ...] = ()
     if (samples.labels >= 0).all():
+        weights_given = weights_given or model.weights_inside
         doubts = label_doubts(known, *job.held_out(JUDGED), weights_given=weights_given)
     return job.training_samples(count), len(samples), (*notes, *doubts)
 

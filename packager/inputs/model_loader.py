@@ -47,6 +47,7 @@ class LoadedModel:
     ``licence`` are None if unknown; ``source``: the
     origin of module and weights. ``class_ids``: additional names of each class, or empty. ``notes``: sentences on what
     is unusual about the model. ``blobs``: what its preprocessing needs beside the manifest, by digest.
+    ``weights_inside``: it came with its weights, from a file or a folder.
     """
 
     module: nn.Module
@@ -59,6 +60,7 @@ class LoadedModel:
     class_ids: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
     blobs: Mapping[str, bytes] = field(default_factory=dict)
+    weights_inside: bool = False
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -318,6 +320,7 @@ def _load_bert(request: _Request) -> LoadedModel:
         licence=None,
         source=f"bert:{path.name}",
         blobs=blobs,
+        weights_inside=True,
     )
 
 
@@ -343,6 +346,7 @@ def _load_file(request: _Request) -> LoadedModel:
         licence=None,
         source=path.name,
         notes=found.notes,
+        weights_inside=True,
     )
 
 
@@ -370,7 +374,7 @@ def _load_huggingface(request: _Request) -> LoadedModel:
     shape = None if own is None else (own[0], own[1], own[2])
     found = load_folder(request.name, input_shape=shape, classes=request.classes, pixels=request.pixels)
     _check_takes(found.module, found.input_shape, request)
-    return LoadedModel(**vars(found))
+    return LoadedModel(**vars(found), weights_inside=True)
 
 
 _SCHEMES: Mapping[str, Callable[[_Request], LoadedModel]] = {

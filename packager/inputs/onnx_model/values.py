@@ -63,7 +63,7 @@ def numbers(value: Value, what: str) -> list[Any]:
         UnsupportedOperatorError: they are computed from the input; ``what`` names them.
     """
     if isinstance(value, Tensor):
-        raise UnsupportedOperatorError(f"{what} that depends on the values of the input")
+        raise UnsupportedOperatorError(f"{what} computed from the values of the input")
     return list(value.reshape(-1).tolist())
 
 

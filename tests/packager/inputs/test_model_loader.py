@@ -334,6 +334,7 @@ def test_an_exported_program_is_loaded_by_its_path(tmp_path):
 
     assert_ready(model)
     assert (model.name, model.source, model.input_shape) == ("net", "net.pt2", (3, 9, 9))
+    assert model.weights_inside
     assert answer(model).shape[1] == 5
 
 

@@ -41,6 +41,10 @@ def _unary(function: Callable[[Tensor], Tensor], on_host: Callable[[Any], Any] |
     return run
 
 
+def _absolute(number: Any) -> Any:
+    return number if isinstance(number, torch.SymInt) else abs(number)  # sizes are not negative
+
+
 def _each(function: Callable[..., Any], *values: Value) -> Value:
     """``function`` of the numbers of host values that broadcast."""
     parts = np.broadcast_arrays(*values)
@@ -60,10 +64,24 @@ def _binary(function: Callable[..., Tensor], on_host: Callable[..., Any]) -> Ope
             return found
         first, *others = map(_operand, given_values)
         for other in others:
-            first = function(first, other)
+            first = _applied(function, first, other)
         return first
 
     return run
+
+
+def _applied(function: Callable[..., Tensor], first: Any, other: Any) -> Tensor:
+    """``function`` with a tensor first: torch's exporter takes numbers as the second operand alone."""
+    if isinstance(first, Tensor) or not isinstance(other, Tensor):
+        return function(first, other)
+    return function(other, first) if function in (torch.add, torch.mul) else function(_filled(first, other), other)
+
+
+def _filled(number: Any, like: Any) -> Tensor:
+    """A number as a tensor without axes, of the other operand's type."""
+    if isinstance(number, Tensor):
+        return number
+    return torch.full((), number, dtype=like.dtype if isinstance(like, Tensor) else None)
 
 
 def _operand(value: Value) -> Any:
@@ -102,7 +120,8 @@ def _where(_: OnnxNode, inputs: Inputs) -> Value:
     condition, one, other = present(inputs)
     if all(map(is_host, (condition, one, other))):
         return _each(lambda chosen, yes, no: yes if chosen else no, condition, one, other)
-    return torch.where(tensor(condition).bool(), _operand(one), _operand(other))
+    one, other = _operand(one), _operand(other)
+    return torch.where(tensor(condition).bool(), _filled(one, other), _filled(other, one))
 
 
 def _mean(node: OnnxNode, inputs: Inputs) -> Value:
@@ -188,7 +207,7 @@ def _identity(_: OnnxNode, inputs: Inputs) -> Value:
 
 
 OPERATORS: dict[str, Operator] = {
-    "Abs": _unary(torch.abs, abs),
+    "Abs": _unary(torch.abs, _absolute),
     "Add": _binary(torch.add, operator.add),
     "And": _binary(_as_tensors(torch.logical_and), lambda one, other: bool(one) and bool(other)),
     "Cast": _cast,

@@ -87,9 +87,9 @@ def _unsqueeze(node: OnnxNode, inputs: Inputs) -> Value:
 
 
 def _transpose(node: OnnxNode, inputs: Inputs) -> Value:
-    value = tensor(_needed(inputs, 0))
-    order = node.get("perm") or list(reversed(range(value.dim())))
-    return value.permute([int(axis) for axis in order])
+    value = _needed(inputs, 0)
+    order = [int(axis) for axis in node.get("perm") or reversed(range(len(value.shape)))]
+    return np.transpose(value, order) if is_host(value) else tensor(value).permute(order)
 
 
 def _concat(node: OnnxNode, inputs: Inputs) -> Value:

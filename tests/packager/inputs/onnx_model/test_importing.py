@@ -9,7 +9,9 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
+from device_sdk.supernet.blocks import TensorSpec
 from packager.errors import ModelLoadError
+from packager.exporting.onnx_exporter import export_whole
 from packager.inputs.onnx_model.importing import import_onnx
 from packager.torch_noise import torch_silenced
 
@@ -94,7 +96,7 @@ def graph(
 
 
 def node(operator: str, *inputs: str, output: str = "y", **attributes: object) -> onnx.NodeProto:
-    return helper.make_node(operator, list(inputs), [output], name=f"{operator}_1", **attributes)
+    return helper.make_node(operator, list(inputs), [output], name=f"{operator}_{output}", **attributes)
 
 
 @pytest.mark.parametrize(("dynamo", "opset"), [(False, 13), (False, 17), (True, 18), (True, 21)])
@@ -119,6 +121,16 @@ def test_a_file_for_one_image_takes_any_batch(tmp_path: Path, dynamo: bool):
     assert any("batches of 1" in note for note in found.notes)
 
 
+def test_numbers_before_tensors_can_be_exported_again(tmp_path: Path):
+    nodes = [
+        *(node("Mul", "h", "x", output="a"), node("Sub", "h", "a", output="b"), node("Div", "h", "b", output="c")),
+        *(node("Greater", "h", "c", output="g"), node("Where", "g", "h", "c")),
+    ]
+    found = import_onnx(graph(tmp_path / "numbers.onnx", nodes, constants={"h": np.array(0.5, dtype="f")}))
+
+    assert export_whole(found.module, TensorSpec("input", SHAPE, "float32", 0.0, 1.0))
+
+
 _WEIGHT = NORMAL(size=(4, 3, 3, 3)).astype(np.float32)
 _OPERATORS = {
     "uneven pads": ([node("Conv", "x", "w", pads=[0, 1, 1, 0])], {"w": _WEIGHT}),
@@ -135,6 +147,26 @@ _OPERATORS = {
         {"s": np.array([-1]), "e": np.array([-(2**63) + 1]), "a": np.array([1]), "t": np.array([-1])},
     ),
     "padding": ([node("Pad", "x", "p", mode="reflect")], {"p": np.array([0, 0, 1, 2, 0, 0, 2, 1])}),
+    "pads of a shape": (
+        [
+            *(
+                node("Shape", "x", output="n"),
+                node("Slice", "n", "i", "j", output="b"),
+                node("Mul", "b", "i", output="z"),
+            ),
+            *(node("Abs", "z", output="a"), node("Concat", "a", "p", axis=0, output="l")),
+            *(node("Reshape", "l", "s", output="t"), node("Transpose", "t", perm=[1, 0], output="u")),
+            *(
+                node("Transpose", "u", perm=[1, 0], output="v"),
+                node("Reshape", "v", "f", output="q"),
+                node("Pad", "x", "q"),
+            ),
+        ],
+        {
+            **{"i": np.array([0]), "j": np.array([1]), "s": np.array([2, 4]), "f": np.array([-1])},
+            "p": np.array([0, 1, 2, 0, 0, 2, 1]),
+        },
+    ),
     "resize": (
         [node("Resize", "x", "", "s", mode="linear", coordinate_transformation_mode="half_pixel")],
         {"s": np.array([1, 1, 2, 2], dtype=np.float32)},
@@ -162,13 +194,13 @@ def test_operators_answer_like_the_runtime(tmp_path: Path, case: str):
 
 
 def test_an_operator_without_an_import_is_named_with_its_node(tmp_path: Path):
-    assert_refused(graph(tmp_path / "det.onnx", [node("NonZero", "x")]), "NonZero", "NonZero_1", ".pt2")
+    assert_refused(graph(tmp_path / "det.onnx", [node("NonZero", "x")]), "NonZero", "NonZero_y", ".pt2")
 
 
 def test_custom_operators_are_named_with_their_domain(tmp_path: Path):
     path = graph(tmp_path / "own.onnx", [node("Fast", "x", domain="com.example")], domains=("com.example",))
 
-    assert_refused(path, "Fast", "com.example", "Fast_1")
+    assert_refused(path, "Fast", "com.example", "Fast_y")
 
 
 def test_quantised_models_are_refused_with_what_to_give(tmp_path: Path):
@@ -204,7 +236,7 @@ def test_control_flow_is_refused(tmp_path: Path):
         constants={"c": np.array(True)},
     )
 
-    assert_refused(path, "control flow", "If_1")
+    assert_refused(path, "control flow", "If_y")
 
 
 def test_weights_beside_the_file_are_read_and_elsewhere_refused(tmp_path: Path):
