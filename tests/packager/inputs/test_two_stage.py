@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from device_sdk.data.preprocessing import Preprocessing
-from device_sdk.errors import DataError, UsageError
+from device_sdk.errors import DataError, InputError
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.goal import Goal
@@ -174,9 +174,11 @@ def test_a_segmentation_model_is_packaged_and_answers_on_the_device(tmp_path, tr
         np.testing.assert_allclose(opened.infer(inputs).output, expected, atol=1e-4)
         assert opened.bundle.manifest.task.kind == "segmentation"
         assert opened.bundle.manifest.metrics.tune_steps > 0
-        opened.profile()
-        with pytest.raises(UsageError, match="segmentation"):
-            opened.adapt(images, Goal(latency_ms=1.0), labels=[0] * 24)
+        with pytest.raises(InputError, match="maps of class indices"):
+            opened.adapt(images, Goal(latency_ratio=2.0), labels=[0] * 24)
+        found = opened.adapt(images, Goal(latency_ratio=2.0), labels=maps)
+        assert 0 < found.expected.accuracy < 1
+        assert opened(images[:2]).output.shape[:2] == (2, 5)
 
 
 def test_answers_that_do_not_suit_the_task_are_refused(tmp_path, traced):
