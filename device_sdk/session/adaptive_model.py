@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,8 +14,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import UsageError
@@ -44,7 +42,7 @@ from device_sdk.session.live_keeper import LiveKeeper, NetworkKeeper, PrivateSam
 from device_sdk.session.opening import UPDATE_DEADLINE_S, open_location, origin_of
 from device_sdk.session.remote import Remote
 from device_sdk.session.remote_answers import RemoteAnswers
-from device_sdk.session.samples import Labels, SampleChecker, Samples
+from device_sdk.session.samples import Labels, Raw, SampleChecker, Samples
 from device_sdk.session.timed_answers import TimedAnswers
 from device_sdk.signing.trust import UNSTATED, Trustable, Unstated
 from device_sdk.supernet.cost import MB, Power, Uplink
@@ -463,40 +461,39 @@ class AdaptiveModel:
         """Run the plan in use once on zeros: the first call after ``open`` is then as quick as the next ones."""
         self._in_use.run_once(self._in_use.running().loaded)
 
-    def __call__(
-        self, images: npt.NDArray[np.uint8] | Array | Image.Image, *, deadline_ms: float | None = None
-    ) -> Answer:
-        """Answer for raw images: one [h, w, channels] or grey [h, w], a batch [n, h, w, channels], or a Pillow image.
+    def __call__(self, samples: Raw, *, deadline_ms: float | None = None) -> Answer:
+        """Answer for raw samples, one or several, as the model takes them.
 
-        An array of float32 is a prepared tensor, as for ``infer``. ``deadline_ms``: as for ``infer``; the preparation
-        of the images counts.
+        Images: one [h, w, channels] or grey [h, w], a batch [n, h, w, channels], or a Pillow image. Texts: a str or a
+        list of them. Sounds: an array [samples] or a list of them. An array of float32 is a prepared tensor, as for
+        ``infer``. ``deadline_ms``: as for ``infer``; the preparation of the samples counts.
 
         Raises:
             InputError: not what the model takes; says what was expected.
             InfeasibleDeadlineError: as for ``infer``.
             ClosedError: the model was closed.
         """
-        if self._samples.is_tensor(images):
-            return self.infer(images, deadline_ms=deadline_ms)
+        if self._samples.is_tensor(samples):
+            return self.infer(samples, deadline_ms=deadline_ms)
         began_s = time.perf_counter()
         active = self._in_use.active or self._in_use.running()
-        tensor = self._samples.prepare(images, active.plan.subnet.input_size)
+        tensor = self._samples.prepare(samples, active.plan.subnet.input_size)
         if deadline_ms is not None:
             return self._timed.by_deadline(tensor, deadline_ms, began_s=began_s)
-        return self._answer(active, tensor, images, images)
+        return self._answer(active, tensor, samples, samples)
 
-    async def acall(self, images: npt.NDArray[np.uint8] | Array | Image.Image) -> Answer:
+    async def acall(self, samples: Raw) -> Answer:
         """The same for a coroutine: the call runs in a thread; raises as a call does."""
         self._in_use.running()
-        return await self._async_calls.call(self, images)
+        return await self._async_calls.call(self, samples)
 
-    def prepare(self, images: npt.NDArray[np.uint8] | Image.Image) -> npt.NDArray[np.float32]:
-        """Raw images as the model takes them at its own size: [batch, *input] float32, ready for ``infer``.
+    def prepare(self, samples: Raw) -> Array:
+        """Raw samples as the model takes them at its own size: [batch, *input], ready for ``infer``.
 
         Raises:
             InputError: not what the model takes.
         """
-        return self._samples.prepare(images)
+        return self._samples.prepare(samples)
 
     def infer(self, tensor: Array, *, deadline_ms: float | None = None) -> Answer:
         """Answer for prepared tensors: float32 [batch, *input] or one sample [*input].
@@ -533,10 +530,11 @@ class AdaptiveModel:
         self,
         active: Active,
         tensor: Array,
-        images: npt.NDArray[np.uint8] | Image.Image | None,
-        given: Array | Image.Image,
+        raw: Raw | None,
+        given: Raw,
     ) -> Answer:
         at_size = partial(self._samples.some, given)
+        images = None if isinstance(raw, str | Sequence) else raw
         started = time.perf_counter()
         self._pace.note(started)
         while True:

@@ -7,7 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from device_sdk.errors import InfeasibleBudgetError, TransferError, UsageError
+import numpy as np
+
+from device_sdk.errors import InfeasibleBudgetError, InputError, TransferError, UsageError
 from device_sdk.execution.loaded_segments import corrected
 from device_sdk.execution.plan_in_use import PlanInUse
 from device_sdk.logs import adaptation_log
@@ -178,7 +180,11 @@ class Choosing:
 
     def targets(self, labels: Any, count: int) -> Targets | None:
         """``labels`` as the targets of ``count`` samples; None without any (InputError)."""
-        return None if labels is None else self._task.checked(labels, count)
+        if labels is None:
+            return None
+        if len(labels) != count:
+            raise InputError(f"there are {count} samples and labels of shape {np.shape(labels)}")
+        return self._task.checked(labels, count)
 
     @property
     def _task(self) -> AnswerTask:

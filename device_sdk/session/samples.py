@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard, Union
 
 import msgspec
 import numpy as np
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 Samples = npt.NDArray[Any] | Sequence["npt.NDArray[Any] | Image.Image | str"]
 """Raw images: uint8 [count, height, width, channels], or a list of arrays or Pillow images of any sizes. Texts: a list.
 Sounds: a list of arrays [samples]. Prepared values: an array [count, *input]."""
+
+Raw = Union[Array, "Image.Image", str, Sequence[str], Sequence[Array]]
+"""One sample or several of the model's kind; see ``AdaptiveModel.__call__``."""
 
 Labels = npt.NDArray[Any] | Sequence[int]
 """Class indices [count]; for a split of other tasks what their score takes."""
