@@ -1,4 +1,4 @@
-"""Doors: networks saved as .pt2 and .onnx, packaged like the modules that they were exported from.
+"""Doors: networks saved as .pt2 and .onnx, packaged like the modules that they were exported from, and folders.
 
 A file counts if what is made of it is right: of an exported program the same cut points and the same subnets as of the
 module, of an ONNX file a supernet whose exported blocks answer as ONNX Runtime answers the file.
@@ -13,12 +13,17 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks.doors.files import NETWORKS, QUICK_NETWORKS
+from benchmarks.doors.huggingface import ARCHITECTURES, QUICK, huggingface_rows, huggingface_share
 from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
 from benchmarks.support.bundles import CHECKOUT
 from device_sdk.machine import usable_cores
 
 SECONDS = 600.0  # of one network
-TARGETS = {"pt2_share": Target(minimum=0.9), "onnx_share": Target(minimum=0.8)}
+TARGETS = {
+    "pt2_share": Target(minimum=0.9),
+    "onnx_share": Target(minimum=0.8),
+    "huggingface_share": Target(minimum=0.9),
+}
 _MOST_SIDE_BY_SIDE = 2
 _LAST_LINE = -1
 
@@ -35,7 +40,10 @@ def run(options: BenchOptions) -> BenchOutcome:
             table += rows
             task.note(name)
             task.advance()
-    return BenchOutcome({"networks": float(len(names)), **_shares(table, names)}, table, "random weights and inputs")
+    folders = huggingface_rows(QUICK if options.quick else tuple(ARCHITECTURES))
+    figures = {"networks": float(len(names)), **_shares(table, names), "huggingface_share": huggingface_share(folders)}
+    table += [{"file": "hf", **row} for row in folders]
+    return BenchOutcome(figures, table, "random weights and inputs")
 
 
 def _shares(table: Sequence[dict[str, object]], names: Sequence[str]) -> dict[str, float]:

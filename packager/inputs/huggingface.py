@@ -1,4 +1,4 @@
-"""Models in a Hugging Face folder: config.json, model.safetensors, preprocessor_config.json.
+"""Models in a Hugging Face folder: config.json, model.safetensors, preprocessor_config.json or tokenizer.json.
 
 Everything is read from the folder: nothing is downloaded, no code of the folder runs, and weights are safetensors
 alone. What the folder may hold is checked before transformers sees it.
@@ -11,7 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,15 @@ import msgspec
 import torch
 from torch import nn
 
-from device_sdk.data.preprocessing import Preprocessing
+from device_sdk.data.kinds.texts import MAX_TOKENS
+from device_sdk.data.preprocessing import AnyPreprocessing
 from device_sdk.errors import UsageError
 from device_sdk.extras import require
 from packager.errors import ModelLoadError, WeightsError
 from packager.inputs.image_processor import ProcessedImages, read_processor
 from packager.inputs.model_attributes import class_names_of
 from packager.inputs.pixels import Pixels
+from packager.inputs.text_input import FromRows, text_input
 
 CONFIG, PROCESSOR, WEIGHTS, SHARDS, CARD = (
     *("config.json", "preprocessor_config.json", "model.safetensors", "model.safetensors.index.json"),
@@ -36,7 +38,11 @@ TASKS = {
     "ForImageClassification": "AutoModelForImageClassification",
     "ForImageClassificationWithTeacher": "AutoModelForImageClassification",
     "ForSemanticSegmentation": "AutoModelForSemanticSegmentation",
+    "ForSequenceClassification": "AutoModelForSequenceClassification",
 }
+_OF_TEXTS = "AutoModelForSequenceClassification"
+TOKENIZER, _TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+_POSITIONS_BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "roberta-prelayernorm")
 _MOST_BYTES = 16_000_000  # of a JSON file
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 _REFUSED = {  # in config.json: loads more than the folder, or weights that are not plain numbers
@@ -52,13 +58,14 @@ class FolderModel:
     """A model of a Hugging Face folder; fields as of ``LoadedModel``."""
 
     module: nn.Module
-    input_shape: tuple[int, int, int]
-    preprocessing: Preprocessing
+    input_shape: tuple[int, ...]
+    preprocessing: AnyPreprocessing
     class_names: tuple[str, ...] | None
     name: str
     licence: str | None
     source: str
     notes: tuple[str, ...]
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class Logits(nn.Module):
@@ -80,11 +87,12 @@ class Logits(nn.Module):
 
 
 def load_folder(
-    name: str, *, input_shape: tuple[int, int, int] | None = None, classes: int | None = None, pixels: Pixels
+    name: str, *, input_shape: tuple[int, ...] | None = None, classes: int | None = None, pixels: Pixels
 ) -> FolderModel:
     """The model in the folder ``name``, its preprocessing and its classes. Nothing is downloaded or run from it.
 
-    ``pixels`` with a normalisation takes the place of the folder's processor; without a processor it is required.
+    ``pixels`` with a normalisation takes the place of the folder's processor; without a processor it is required. Of a
+    model of texts, ``input_shape`` is [2, tokens]: fewer tokens than its own.
 
     Raises:
         ModelLoadError: no such folder, another task, code of its own, or a processor that devices cannot follow.
@@ -100,18 +108,72 @@ def load_folder(
     _require_safetensors(folder)
     transformers = require("transformers", extra="huggingface")
     with _quiet(transformers):
-        model, notes = _load(getattr(transformers, loader), folder)
-        images = _images(transformers, folder, config, input_shape, pixels)
+        eager = {"attn_implementation": "eager"} if loader == _OF_TEXTS else {}  # its mask goes along as numbers
+        model, notes = _load(getattr(transformers, loader), folder, **eager)
+        if loader == _OF_TEXTS:
+            prepared = _texts(model, folder, config, input_shape)
+        else:
+            prepared = _pictures(model, _images(transformers, folder, config, _of_images(input_shape), pixels))
     return FolderModel(
-        module=Logits(model, reversed_channels=images.reversed_channels),
-        input_shape=input_shape or images.input_shape,
-        preprocessing=images.preprocessing,
+        module=prepared.module,
+        input_shape=input_shape or prepared.input_shape,
+        preprocessing=prepared.preprocessing,
         class_names=_class_names(model.config),
         name=folder.resolve().name,
         licence=_licence(folder),
         source=f"{type(model).__name__} of transformers {transformers.__version__}, from a folder",
-        notes=(*notes, *images.notes),
+        notes=(*notes, *prepared.notes),
+        blobs=prepared.blobs,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """A model as it is packaged, with what prepares its samples."""
+
+    module: nn.Module
+    input_shape: tuple[int, ...]
+    preprocessing: AnyPreprocessing
+    notes: tuple[str, ...] = ()
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def _pictures(model: nn.Module, images: ProcessedImages) -> _Prepared:
+    module = Logits(model, reversed_channels=images.reversed_channels)
+    return _Prepared(module, images.input_shape, images.preprocessing, images.notes)
+
+
+def _of_images(input_shape: tuple[int, ...] | None) -> tuple[int, int, int] | None:
+    if input_shape is None:
+        return None
+    if len(input_shape) != 3:
+        raise UsageError("the shape of images is channels, height, width, for example 3,224,224")
+    return input_shape[0], input_shape[1], input_shape[2]
+
+
+def _texts(model: nn.Module, folder: Path, config: Mapping[str, Any], input_shape: tuple[int, ...] | None) -> _Prepared:
+    """A model of texts with the folder's tokenizer, at its own number of tokens or fewer."""
+    if not (folder / TOKENIZER).is_file():
+        raise ModelLoadError(
+            f"{folder} has no {TOKENIZER}: the tokens of its texts are unknown",
+            hint="AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER) writes it",
+        )
+    most = _most_tokens(folder, config)
+    tokens = most if input_shape is None else input_shape[-1]
+    if input_shape is not None and (len(input_shape) != 2 or not 2 <= tokens <= most):
+        raise UsageError(f"the shape of texts is 2, tokens; {folder.name} takes at most {most} tokens")
+    preprocessing, blobs = text_input(folder / TOKENIZER, max_tokens=tokens)
+    return _Prepared(FromRows(model), (preprocessing.rows, tokens), preprocessing, blobs=blobs)
+
+
+def _most_tokens(folder: Path, config: Mapping[str, Any]) -> int:
+    """The tokens of the longest text, as the tokenizer's settings and the model's positions allow."""
+    positions = _whole(config.get("max_position_embeddings"))
+    if positions is not None and config.get("model_type") in _POSITIONS_BEHIND_PADDING:
+        positions -= 1 + (_whole(config.get("pad_token_id")) or 0)
+    stated = _whole((_read(folder / _TOKENIZER_CONFIG) or {}).get("model_max_length"))
+    known = [one for one in (positions, stated, MAX_TOKENS) if one is not None and one > 1]
+    return min(known)
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -172,9 +234,9 @@ def _loader(config: Mapping[str, Any], folder: Path) -> str:
             f"{folder} is a model of timm", hint=f"--model timm:{config['architecture']} --weights FOLDER/{WEIGHTS}"
         )
     raise ModelLoadError(
-        f"{folder} holds {names[0] if names else 'a model without a task'}; only image classification and semantic"
-        " segmentation are taken from hf: folders so far",
-        hint="text, audio and detection: build the model in a callable, --model module:callable",
+        f"{folder} holds {names[0] if names else 'a model without a task'}; only classification of images and texts"
+        " and semantic segmentation are taken from hf: folders so far",
+        hint="audio and detection: build the model in a callable, --model module:callable",
     )
 
 
@@ -221,7 +283,7 @@ def _quiet(transformers: Any) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _load(loader: Any, folder: Path) -> tuple[Any, tuple[str, ...]]:
+def _load(loader: Any, folder: Path, **options: object) -> tuple[Any, tuple[str, ...]]:
     """The model with all of its weights, and a note on tensors that it has no place for."""
     try:
         model, report = loader.from_pretrained(
@@ -231,6 +293,7 @@ def _load(loader: Any, folder: Path) -> tuple[Any, tuple[str, ...]]:
             use_safetensors=True,
             dtype=torch.float32,
             output_loading_info=True,
+            **options,
         )
     except Exception as error:  # a constructor may raise anything
         raise ModelLoadError(f"{folder} cannot be loaded: {_first_line(error)}") from error

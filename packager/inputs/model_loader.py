@@ -87,7 +87,8 @@ def load_model(
     * ``zoo:NAME``: a model of ``packager.zoo``
     * ``torchvision:NAME``: a classification model of torchvision
     * ``timm:NAME``: a model of timm
-    * ``hf:FOLDER``: a folder of Hugging Face with config.json, model.safetensors and preprocessor_config.json
+    * ``hf:FOLDER``: a folder of Hugging Face with config.json, model.safetensors and preprocessor_config.json, or
+      tokenizer.json
     * ``bert:FOLDER``: a text classifier that ``packager.zoo.fit_text`` wrote
     * ``package.module:callable``: called without arguments, returns an ``nn.Module``; the current directory
       is importable. The module's attributes ``input_shape``, ``preprocessing`` and ``class_names`` are used
@@ -370,11 +371,10 @@ _IMPORTERS: Mapping[str, Callable[[Path, Shape | None], ImportedModel]] = {
 
 
 def _load_huggingface(request: _Request) -> LoadedModel:
-    own = request.input_shape
-    shape = None if own is None else (own[0], own[1], own[2])
-    found = load_folder(request.name, input_shape=shape, classes=request.classes, pixels=request.pixels)
-    _check_takes(found.module, found.input_shape, request)
-    return LoadedModel(**vars(found), weights_inside=True)
+    found = load_folder(request.name, input_shape=request.input_shape, classes=request.classes, pixels=request.pixels)
+    model = LoadedModel(**vars(found), weights_inside=True)
+    _check_takes(model.module, model.input_shape, request, model.noise(1))
+    return model
 
 
 _SCHEMES: Mapping[str, Callable[[_Request], LoadedModel]] = {
@@ -384,8 +384,8 @@ _SCHEMES: Mapping[str, Callable[[_Request], LoadedModel]] = {
     "hf": _load_huggingface,
     "bert": _load_bert,
 }
-_WITH_OTHER_INPUTS = (_load_callable, _load_bert)  # than images
-_WITH_OWN_WEIGHTS = (*_WITH_OTHER_INPUTS, _load_file, _load_huggingface)
+_WITH_OTHER_INPUTS = (_load_callable, _load_bert, _load_huggingface)  # than images
+_WITH_OWN_WEIGHTS = (*_WITH_OTHER_INPUTS, _load_file)
 
 
 def _find_callable(request: _Request) -> Callable[[], nn.Module]:

@@ -10,11 +10,13 @@ import pytest
 import torch
 from PIL import Image
 
+from device_sdk.data.kinds.texts import TextPreprocessing
 from device_sdk.errors import UsageError
 from packager.errors import ModelLoadError, WeightsError
 from packager.inputs.model_loader import load_model
 from packager.inputs.pixels import Pixels, parse_normalisation
 from pathweave.cli import main
+from tests.packager.small_texts import tokenizer
 
 transformers = pytest.importorskip("transformers", reason="needs the extra: pip install 'pathweave[huggingface]'")
 
@@ -116,7 +118,7 @@ def test_shards_outside_the_folder_or_of_another_kind_are_refused(folder: Path, 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"architectures": ["BertForSequenceClassification"]}, "holds BertForSequenceClassification; only image"),
+        ({"architectures": ["BertForQuestionAnswering"]}, "holds BertForQuestionAnswering; only classification"),
         ({"architectures": None}, "a model without a task"),
         ({"architectures": ["ResNetForImageClassification"], "quantization_config": {"bits": 4}}, "quantised"),
         ({"model_type": "no-such-network"}, "cannot be loaded"),
@@ -175,3 +177,42 @@ def test_a_folder_becomes_a_bundle_with_a_model_card(saved: Path, tmp_path: Path
     (tmp_path / "bundle" / "README.md").write_text("my own notes")
     assert main([*command, *options, "--restart"]) == 1
     assert (tmp_path / "bundle" / "README.md").read_text() == "my own notes"
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    """A small BERT with a tokenizer, as save_pretrained leaves them."""
+    pytest.importorskip("tokenizers", reason="needs the extra: pip install 'pathweave[text]'")
+    folder = tmp_path / "topics"
+    torch.manual_seed(0)
+    size = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    config = transformers.BertConfig(vocab_size=60, max_position_embeddings=48, num_labels=3, **size)
+    transformers.BertForSequenceClassification(config).save_pretrained(folder)
+    (folder / "tokenizer.json").write_bytes(tokenizer())
+    return folder
+
+
+def test_a_folder_with_a_tokenizer_takes_texts(texts: Path) -> None:
+    model = load_model(f"hf:{texts}", input_shape=(2, 16))
+    whole = transformers.AutoModelForSequenceClassification.from_pretrained(texts, local_files_only=True).eval()
+    rows = model.noise(3)
+    with torch.no_grad():
+        expected = whole(input_ids=rows[:, 0], attention_mask=rows[:, 1]).logits
+        torch.testing.assert_close(model.module(rows), expected, atol=1e-5, rtol=1e-4)
+    assert (model.input_shape, len(model.blobs), model.weights_inside) == ((2, 16), 1, True)
+    assert isinstance(model.preprocessing, TextPreprocessing)
+
+
+def test_without_a_number_of_tokens_a_text_may_be_as_long_as_the_model_takes(texts: Path) -> None:
+    assert load_model(f"hf:{texts}").input_shape == (2, 48)
+    (texts / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 40}))
+    assert load_model(f"hf:{texts}").input_shape == (2, 40)
+    with pytest.raises(UsageError, match="at most 40 tokens"):
+        load_model(f"hf:{texts}", input_shape=(2, 48))
+
+
+def test_texts_without_a_tokenizer_are_refused_with_how_to_get_one(texts: Path) -> None:
+    (texts / "tokenizer.json").unlink()
+    with pytest.raises(ModelLoadError, match=r"has no tokenizer\.json") as caught:
+        load_model(f"hf:{texts}")
+    assert "save_pretrained" in caught.value.hint

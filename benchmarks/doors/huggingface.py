@@ -1,6 +1,6 @@
-"""Doors, Hugging Face: architectures of transformers, saved as folders, loaded as hf:FOLDER and cut into supernets.
+"""Hugging Face: architectures of transformers, saved as folders, loaded as hf:FOLDER and cut into supernets.
 
-``python -m benchmarks.doors_huggingface NAME`` checks one and prints its row; ``huggingface_rows`` checks all, each in
+``python -m benchmarks.doors.huggingface NAME`` checks one and prints its row; ``huggingface_rows`` checks all, each in
 a process of its own. Weights are random and configurations small: the structure counts, and nothing is downloaded.
 """
 
@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from benchmarks.generality.check import check_model
-from benchmarks.generality.models import CLASSES, SIDE, with_images
+from benchmarks.generality.models import CLASSES, INPUTS, SIDE, with_images
 from benchmarks.support.bundles import CHECKOUT
 from packager.inputs.huggingface import Logits
 from packager.inputs.model_loader import load_model
+from packager.inputs.noise import noise
+from packager.inputs.text_input import FromRows, text_input
 
 SECONDS = 180.0
 QUICK = ("vit", "resnet", "mobilevit", "segformer for pixels")
@@ -46,7 +49,7 @@ class Architecture:
     """Names of classes of transformers without their ends, and what is set in configuration and image processor."""
 
     model: str
-    processor: str
+    processor: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
     images: Mapping[str, Any] = field(default_factory=lambda: {"size": _SQUARE})
     task: str = "ForImageClassification"
@@ -54,6 +57,16 @@ class Architecture:
 
 def _of_pixels(model: str, processor: str, config: Mapping[str, Any], images: Mapping[str, Any]) -> Architecture:
     return Architecture(model, processor, config, images, "ForSemanticSegmentation")
+
+
+_WORDS = 200
+_TOKENS = 32
+
+
+def _of_texts(model: str) -> Architecture:
+    config = {"vocab_size": _WORDS, "max_position_embeddings": 2 * _TOKENS, "pad_token_id": 0}
+    small = {**_ATTENTION, "dim": 48, "n_layers": 4, "n_heads": 3, "hidden_dim": 96, "embedding_size": 48}
+    return Architecture(model, config={**small, **config}, task="ForSequenceClassification")
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
@@ -95,6 +108,12 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "mobilenet_v2 for pixels": _of_pixels("MobileNetV2", "MobileNetV2", {"depth_multiplier": 0.5}, _CROPPED),
     "mobilevit for pixels": _of_pixels("MobileViT", "MobileViT", {"image_size": SIDE}, _CROPPED),
+    "bert for texts": _of_texts("Bert"),
+    "distilbert for texts": _of_texts("DistilBert"),
+    "roberta for texts": _of_texts("Roberta"),
+    "electra for texts": _of_texts("Electra"),
+    "wav2vec2 for sounds": Architecture("Wav2Vec2", task="ForSequenceClassification"),
+    "yolos for boxes": Architecture("Yolos", "Yolos", _ATTENTION, task="ForObjectDetection"),
 }
 
 
@@ -112,35 +131,52 @@ def check(name: str) -> dict[str, object]:
     """Save the architecture as a folder, load it through the door, compare, and check subnets of it."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / name.replace(" ", "-")
-        saved, images = write_folder(ARCHITECTURES[name], folder)
-        loaded = load_model(f"hf:{folder}")
+        saved, inputs = write_folder(ARCHITECTURES[name], folder)
+        shape = tuple(inputs.shape[1:])
+        loaded = load_model(f"hf:{folder}", input_shape=None if len(shape) == 3 else shape)
     with torch.no_grad():
-        expected, found = saved(images[:4]), loaded.module(images[:4])
+        expected, found = saved(inputs[:4]), loaded.module(inputs[:4])
     difference = float((found - expected).abs().max() / expected.abs().max())
-    row = check_model(name, loaded.module, images)
+    row = check_model(name, loaded.module, inputs)
     row |= {"difference": difference, "preprocessing": str(loaded.preprocessing), "remarks": list(loaded.notes)}
-    row["passed"] = bool(row["passed"]) and difference <= _SAME and loaded.input_shape == (3, SIDE, SIDE)
+    row["passed"] = bool(row["passed"]) and difference <= _SAME and loaded.input_shape == shape
     return row
 
 
-def write_folder(architecture: Architecture, folder: Path) -> tuple[Logits, torch.Tensor]:
-    """Write model and processor to ``folder``; the model, whose answers depend on all weights, and images for it."""
+def write_folder(architecture: Architecture, folder: Path) -> tuple[nn.Module, torch.Tensor]:
+    """Write model and processor or tokenizer to ``folder``; the model, whose answers depend on all weights, and inputs.
+
+    Inputs: images, or texts of random tokens and lengths as rows.
+    """
     import transformers
 
     torch.manual_seed(0)
     config = getattr(transformers, f"{architecture.model}Config")(num_labels=CLASSES, **architecture.config)
     model = getattr(transformers, architecture.model + architecture.task)(config)
+    if not architecture.processor:
+        model.save_pretrained(folder)
+        preprocessing, blobs = text_input(_tokenizer(), max_tokens=_TOKENS)
+        (folder / "tokenizer.json").write_bytes(blobs[preprocessing.tokenizer])
+        texts = noise(preprocessing, (preprocessing.rows, _TOKENS), blobs, count=INPUTS, seed=0)
+        return FromRows(model.eval()), texts
     processor = getattr(transformers, f"{architecture.processor}ImageProcessor")(**architecture.images)
     flips = bool(processor.to_dict().get("do_flip_channel_order"))
     whole, images = with_images(Logits(model, reversed_channels=flips), SIDE)
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
-    assert isinstance(whole, Logits)
     return whole, images
 
 
+def _tokenizer() -> bytes:
+    """A tokenizer.json of as many words as the models know."""
+    from tokenizers import Tokenizer, models
+
+    words = {name: at for at, name in enumerate(("[PAD]", "[UNK]", *(f"w{number}" for number in range(2, _WORDS))))}
+    return str(Tokenizer(models.WordLevel(words, unk_token="[UNK]")).to_str()).encode()
+
+
 def _row(name: str) -> dict[str, object]:
-    command = [sys.executable, "-m", "benchmarks.doors_huggingface", name]
+    command = [sys.executable, "-m", "benchmarks.doors.huggingface", name]
     try:
         done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=2 * SECONDS)
     except subprocess.TimeoutExpired:
