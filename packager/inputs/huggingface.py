@@ -147,7 +147,7 @@ def _of_images(input_shape: tuple[int, ...] | None) -> tuple[int, int, int] | No
     if input_shape is None:
         return None
     if len(input_shape) != 3:
-        raise UsageError("the shape of images is channels, height, width, for example 3,224,224")
+        raise UsageError("the shape of an image is channels x height x width, for example 3x224x224")
     return input_shape[0], input_shape[1], input_shape[2]
 
 

@@ -118,7 +118,7 @@ def load_model(
     if load is _load_file and weights is not None:
         raise UsageError(f"{Path(specification).name} holds its weights", hint="leave --weights out")
     if input_shape is not None and len(input_shape) != 3 and load not in _WITH_OTHER_INPUTS:
-        raise UsageError("the shape of images is channels, height, width, for example 3,224,224")
+        raise UsageError("the shape of an image is channels x height x width, for example 3x224x224")
     with _seeded():
         model = load(request)
         if load not in (*_WITH_OTHER_INPUTS, _load_file) and input_shape is not None:

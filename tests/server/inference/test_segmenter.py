@@ -52,7 +52,7 @@ def test_a_segmenter_is_split_and_asked_as_a_classifier_is(folder, tiny, serve, 
 def test_a_segmenter_asks_no_server_for_hard_samples(folder, tmp_path):
     with AdaptiveModel.open(folder, state_folder=tmp_path / "state") as model:
         plan = Plan(model.bundle.supernet.original, hard=Ask(MaxConfidence(0.5), RemoteRef("segmenter:images")))
-        with pytest.raises(UsageError, match="this model is for segmentation"):
+        with pytest.raises(UsageError, match="model is for segmentation"):
             model.use(plan)
 
 
