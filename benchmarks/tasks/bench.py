@@ -128,7 +128,7 @@ class _Bench:
         self._ladder = {rung: (ratio, self._accuracy(rung)) for rung, ratio in zip(self._rungs, ratios, strict=True)}
 
     def at(self, ratio: float) -> list[Judged]:
-        """What ``adapt`` chooses with labels and without, and the ladder's best."""
+        """The choices of ``adapt`` with labels and without, and the ladder's best."""
         goal = Goal(latency_ratio=ratio)
         labelled = self._adapted(goal, self._search.labels)
         unlabelled = self._adapted(goal, None)
