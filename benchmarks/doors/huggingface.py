@@ -113,7 +113,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "roberta for texts": _of_texts("Roberta"),
     "electra for texts": _of_texts("Electra"),
     "wav2vec2 for sounds": Architecture("Wav2Vec2", task="ForSequenceClassification"),
-    "yolos for boxes": Architecture("Yolos", "Yolos", _ATTENTION, task="ForObjectDetection"),
+    "yolos for boxes": Architecture(
+        "Yolos", "Yolos", {**_ATTENTION, "image_size": [SIDE, SIDE]}, task="ForObjectDetection"
+    ),
 }
 
 
