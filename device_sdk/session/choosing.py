@@ -192,10 +192,10 @@ class Choosing:
 
     def exits_for(self, subnet: Subnet, samples: Any, labels: Any, goal: Goal, settings: AdaptationSettings) -> Plan:
         """The plan with exits for another subnet than the one in use, by the same samples, its exits not timed."""
-        targets = None if labels is None else self._samples.labels(labels)
         plan, silent = Plan(subnet).with_prior(self._in_use.running().plan.class_prior), SilentProgress()
         here = Here(self._in_use.lend_workspace(), self.profile(progress=silent), plan)
         inputs = self._samples.inputs(samples)
+        targets = self.targets(labels, len(inputs))
         return choose(inputs, targets, goal, {"exits"}, here, settings=settings, progress=silent, confirm=False).plan
 
     def pool(self, samples: Any, labels: Any, *, progress: Progress) -> tuple[RemoteModel, LogarithmicPool | None]:
@@ -206,8 +206,8 @@ class Choosing:
         if len(models) > 1:
             raise UsageError("a pool is of the answers of one server", hint="connect that one alone, then all of them")
         model = models[0]
-        targets = self._samples.labels(labels)
         inputs, images = self._samples.inputs(samples), self._samples.pixels(samples)
+        targets = self._task.checked(labels, len(inputs))
         servers = self._corrected(self._remote.gather_from(model, inputs, images, uplink=None, progress=progress))
         if servers.logits is None:
             raise TransferError(servers.notes[0] if servers.notes else f"{model.model} may not be sent inputs")

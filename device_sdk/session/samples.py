@@ -45,7 +45,6 @@ class SampleChecker:
 
     def __init__(self, manifest: Manifest, read_blob: ReadBlob = no_blob) -> None:
         self._input = manifest.cut_points[0].tensors[0]
-        self._classes = len(manifest.task.class_names)
         self._kind = manifest.task.kind
         self._preparer = preparer_of(manifest.preprocessing, self._input.shape, read_blob)
 
@@ -98,15 +97,6 @@ class SampleChecker:
                 f"this needs a classifier; the model is for {self._kind}",
                 hint="choose a subnet with model.use(Plan(subnet)), by model.profile() and data of your own",
             )
-
-    def labels(self, labels: Any) -> npt.NDArray[np.int64]:
-        """Class indices as int64 [count]."""
-        array = np.asarray(labels)
-        if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise InputError(f"labels must be class indices [count], got {array.dtype} {array.shape}")
-        if len(array) and not (array.min() >= 0 and array.max() < self._classes):
-            raise InputError(f"labels must lie between 0 and {self._classes - 1}")
-        return array.astype(np.int64)
 
     def tensor(self, tensor: Any, input_size: tuple[int, ...] = ()) -> Array:
         """A prepared tensor [batch, *input], or one sample [*input] as a batch of one.

@@ -31,10 +31,6 @@ class Similarity(ScoredAlone):
             raise InputError("targets must be finite")
         return array.astype(np.float32)
 
-    def of(self, answers: Array, targets: Targets) -> float:
-        """See the port."""
-        return float(self.scores(answers, targets).mean())
-
     def scores(self, answers: Array, targets: Targets) -> Scores:
         """See the port."""
         cosines = (_unit(answers) * _unit(targets)).sum(axis=1)

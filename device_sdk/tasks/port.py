@@ -60,6 +60,10 @@ class ScoredAlone(ABC):
     def scores(self, answers: Array, targets: Targets) -> Scores:
         """See the port."""
 
+    def of(self, answers: Array, targets: Targets) -> float:
+        """See the port: the mean of the samples' scores."""
+        return float(self.scores(answers, targets).mean())
+
     def margins(self, answers: Array, targets: Targets) -> Scores:
         """See the port."""
         return score_margins(self.scores(answers, targets))

@@ -34,10 +34,6 @@ class RelativeAgreement(ScoredAlone):
             raise InputError("targets must be finite")
         return array.astype(np.float32)
 
-    def of(self, answers: Array, targets: Targets) -> float:
-        """See the port."""
-        return float(self.scores(answers, targets).mean())
-
     def scores(self, answers: Array, targets: Targets) -> Scores:
         """See the port."""
         apart = np.abs(answers - targets) / np.maximum(np.abs(answers) + np.abs(targets), _TINY)

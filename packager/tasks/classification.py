@@ -7,10 +7,10 @@ from typing import Literal
 import torch
 from torch.nn import functional
 
-from packager.tasks.port import imitation
+from packager.tasks.port import OfWholeSamples, imitation
 
 
-class Classification:
+class Classification(OfWholeSamples):
     """Answers: logits [batch, classes]; targets: positions of classes [batch] int64."""
 
     kind: Literal["classification"] = "classification"
@@ -32,13 +32,3 @@ class Classification:
     def score(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """1 for a correct class, else 0."""
         return (answers.argmax(1) == targets).float()
-
-    def shifted(
-        self, targets: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, *, size: tuple[int, int]
-    ) -> torch.Tensor:
-        """Unchanged: a class does not depend on position."""
-        return targets
-
-    def mirrored(self, targets: torch.Tensor) -> torch.Tensor:
-        """Unchanged."""
-        return targets

@@ -7,8 +7,10 @@ from typing import Literal
 import torch
 from torch.nn import functional
 
+from packager.tasks.port import OfWholeSamples
 
-class Embedding:
+
+class Embedding(OfWholeSamples):
     """Answers and targets: vectors [batch, values]; their length does not count. The data has no classes."""
 
     kind: Literal["embedding"] = "embedding"
@@ -32,13 +34,3 @@ class Embedding:
     def score(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The cosine similarity of each sample; opposite vectors count as 0."""
         return functional.cosine_similarity(answers, targets.to(answers.dtype), dim=1).clamp(0, 1)
-
-    def shifted(
-        self, targets: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, *, size: tuple[int, int]
-    ) -> torch.Tensor:
-        """Unchanged: a whole sample has one vector."""
-        return targets
-
-    def mirrored(self, targets: torch.Tensor) -> torch.Tensor:
-        """Unchanged."""
-        return targets

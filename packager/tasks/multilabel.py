@@ -7,8 +7,10 @@ from typing import Literal
 import torch
 from torch.nn import functional
 
+from packager.tasks.port import OfWholeSamples
 
-class MultiLabel:
+
+class MultiLabel(OfWholeSamples):
     """Answers: a logit for each label [batch, labels]; targets: 1 where a label is there, else 0 [batch, labels]."""
 
     kind: Literal["multilabel"] = "multilabel"
@@ -34,13 +36,3 @@ class MultiLabel:
         both = found.sum(1) + there.sum(1)
         f1 = 2 * (found & there).sum(1) / both.clamp_min(1)
         return torch.where(both > 0, f1, torch.ones_like(f1))
-
-    def shifted(
-        self, targets: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, *, size: tuple[int, int]
-    ) -> torch.Tensor:
-        """Unchanged: labels do not depend on position."""
-        return targets
-
-    def mirrored(self, targets: torch.Tensor) -> torch.Tensor:
-        """Unchanged."""
-        return targets

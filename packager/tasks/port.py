@@ -38,6 +38,20 @@ class LearningTask(Protocol):
         """The targets of horizontally flipped images."""
 
 
+class OfWholeSamples:
+    """Common to tasks whose targets are of whole samples: they do not depend on positions in an image."""
+
+    def shifted(
+        self, targets: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, *, size: tuple[int, int]
+    ) -> torch.Tensor:
+        """Unchanged."""
+        return targets
+
+    def mirrored(self, targets: torch.Tensor) -> torch.Tensor:
+        """Unchanged."""
+        return targets
+
+
 def mixed_loss(
     task: LearningTask,
     answers: torch.Tensor,

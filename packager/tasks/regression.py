@@ -7,10 +7,12 @@ from typing import Literal
 import torch
 from torch.nn import functional
 
+from packager.tasks.port import OfWholeSamples
+
 _TINY = 1e-12  # of two values that are 0 alike
 
 
-class Regression:
+class Regression(OfWholeSamples):
     """Answers and targets: [batch, values], which the data's class names name."""
 
     kind: Literal["regression"] = "regression"
@@ -33,13 +35,3 @@ class Regression:
         """1 less |answer − target| / (|answer| + |target|), the mean of each sample's values (sMAPE)."""
         apart = (answers - targets).abs() / (answers.abs() + targets.abs()).clamp_min(_TINY)
         return 1 - apart.mean(1)
-
-    def shifted(
-        self, targets: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, *, size: tuple[int, int]
-    ) -> torch.Tensor:
-        """Unchanged: values of whole samples do not depend on position."""
-        return targets
-
-    def mirrored(self, targets: torch.Tensor) -> torch.Tensor:
-        """Unchanged."""
-        return targets
