@@ -28,7 +28,7 @@ def other_versions(root: Path) -> dict[str, str]:
     """The versions that Kotlin's build files state, by file."""
     folder = root / "android_demo"
     found = {}
-    for pom in sorted(folder.rglob("pom.xml")):
+    for pom in sorted([*folder.glob("pom.xml"), *folder.glob("*/pom.xml")]):  # none of what a build unpacked
         project = ElementTree.parse(pom).getroot()
         own, parent = project.find(f"{_POM}version"), project.find(f"{_POM}parent/{_POM}version")
         stated = parent if parent is not None else own

@@ -17,6 +17,7 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import TransferError
 from device_sdk.offload.link_estimate import PlannedTail, ServerWait
 from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.policies.measured_splits.decision import SplitDecision
 from device_sdk.policies.measured_splits.fastest import SplitLimits
 from device_sdk.policies.planning.front import split_front
 from device_sdk.session.adaptive_model import AdaptiveModel
@@ -31,7 +32,7 @@ from tests.device_sdk.heavy_bundle import write_heavy_bundle
 pytestmark = pytest.mark.alone
 
 FAST_MBPS, SLOW_MBPS = 100.0, 0.5
-FACTOR = 200.0  # of the planned device: sending early is worth it on a fast uplink
+ALONE_MS = 60.0  # of the planned device without the server: sending early is worth it on a fast uplink
 PATIENCE_S = 60.0
 SIDES = (64, 64, 32, 16, 16)  # the first cut points are the largest to send
 IMAGE = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
@@ -58,11 +59,9 @@ def scene(tmp_path) -> Iterator[Scene]:
         server.stop()
 
 
-def follow(
-    scene: Scene, model: AdaptiveModel, state: Path, *, fallback: Fallback = "subnet", factor: float = FACTOR
-) -> None:
-    """Follow the network with the splits of a device ``factor`` times slower than this one that are possible here."""
-    decision = plan_head(
+def planned(scene: Scene, state: Path, *, fallback: Fallback, factor: float) -> SplitDecision:
+    """The splits of a device ``factor`` times slower than this one."""
+    return plan_head(
         scene.bundle,
         trust=None,
         server=scene.tails,
@@ -71,6 +70,13 @@ def follow(
         fallback=fallback,
         state_folder=state,
     )
+
+
+def follow(scene: Scene, model: AdaptiveModel, state: Path, *, fallback: Fallback = "subnet") -> None:
+    """Follow the network with the splits, as far as they are possible here, of a device that takes ``ALONE_MS``."""
+    here = planned(scene, state, fallback=fallback, factor=1.0)
+    factor = ALONE_MS / here.costs[-1].latency_ms  # the last one sends nothing
+    decision = planned(scene, state, fallback=fallback, factor=factor)
     held = tuple(cost for cost in decision.costs if cost.position <= model.bundle.last_position)
     model._state.save_front(split_front(model.bundle, replace(decision, costs=held), SplitLimits()))
     model.remote.connect(scene.tails)
@@ -144,7 +150,7 @@ def test_a_head_moves_between_the_cut_points_that_it_holds(scene, tmp_path):
 @pytest.mark.slow
 def test_a_busy_server_is_left_and_asked_again_when_it_is_not(scene, tmp_path):
     with AdaptiveModel.open(scene.bundle, trust=None, state_folder=tmp_path / "state") as model:
-        follow(scene, model, tmp_path / "state", factor=0.75 * FACTOR)
+        follow(scene, model, tmp_path / "state")
         with often_stopped(scene.server):
             use_until(model, lambda: position(model) is None)
             time.sleep(2.0)
