@@ -27,6 +27,7 @@ from packager.errors import WeightsError
 from packager.fitting.candidates import sources
 from packager.inputs.job import Job
 from packager.inputs.weights import BranchWeights
+from packager.renditions.xnnpack import NAME as XNNPACK
 from packager.supernet.blocks.streams import several
 from packager.supernet.blocks.trainable import TrainableBlock
 from packager.supernet.expansion import Expansion, expand, shrink_rates_for
@@ -87,9 +88,12 @@ def _require_answers(job: Job, traced: TracedModel) -> None:
     complaint = job.task.complaint(traced.tensors[-1].shape, job.training.class_names)
     if complaint is not None:
         raise DataError(complaint, hint=f"docs/bundle_format.md says how a model for {job.task.kind} answers")
-    if job.recipe.renditions != ("fp32",) and (traced.taps or several(traced.cuts)):
-        kind = "a model in two stages" if traced.taps else "a model that is cut where several tensors are live"
+    others = [kind for kind in job.recipe.renditions if kind != "fp32"]
+    if others and several(traced.cuts):
+        kind = "a model that is cut where several tensors are live"
         raise UsageError(f"{kind} can only be packaged in fp32", hint="leave renditions out")
+    if traced.taps and XNNPACK in others:
+        raise UsageError("a model in two stages has no xnnpack rendition", hint="int8, fp16 and htp can be made of it")
 
 
 def load_branches(expansion: Expansion, weights: BranchWeights) -> Expansion:

@@ -32,7 +32,7 @@ from packager.output.ownership import REPORT, require_work
 from packager.planning.estimate import EXPORT, SIZES, VERIFY, WRITE
 from packager.planning.run_plan import RunPlan, StepTimes, estimated, estimator_for, within_limits
 from packager.renditions import make_renditions, require_kinds
-from packager.renditions.any_size import AnySizeCheck
+from packager.renditions.any_size import AnySizeCheck, running_sizes
 from packager.renditions.calibration import Calibration, held_back_last
 from packager.supernet.blocks.streams import several
 from packager.supernet.expansion import Expansion
@@ -150,7 +150,7 @@ def package(
         verified = verify(exported, examples, seed=job.recipe.seed, batch=batch, progress=times)
         plan.learn(VERIFY, times.of(VERIFY))
         with times.whole(SIZES, expected_s=plan.now.seconds.get(SIZES)):
-            sizes, size_notes = _input_sizes(job, expansion)
+            sizes, size_notes = _input_sizes(job, exported)
         kinds = make_renditions(
             job.recipe.renditions,
             exported,
@@ -330,17 +330,21 @@ def _judge(job: Job, expansion: Expansion) -> RangeAccuracy | None:
     return RangeAccuracy(expansion, images, labels, ranges=ranges, task=job.task)
 
 
-def _input_sizes(job: Job, expansion: Expansion) -> tuple[tuple[UsableSize, ...], tuple[str, ...]]:
-    """Additional input sizes of the bundle. Only classifiers of images and of series, such as texts, have them."""
+def _input_sizes(job: Job, exported: ExportedBlocks) -> tuple[tuple[UsableSize, ...], tuple[str, ...]]:
+    """Additional input sizes of the bundle. Only models of images and of series, such as texts, have them."""
+    expansion = exported.expansion
     shape = expansion.traced.tensors[0].shape
-    if job.task.kind != "classification" or len(shape) not in (2, 3):
+    if len(shape) not in (2, 3):
         return (), ()
     wanted = job.recipe.input_sizes
     require_sizes_of(wanted, shape)
     sizes = candidate_sizes(shape[1:]) if wanted == "auto" else list(wanted)
     if not sizes:
         return (), ()
-    return usable_sizes(expansion, job.training_samples(_SIZE_SAMPLES), sizes, listed=wanted != "auto")
+    samples = job.training_samples(_SIZE_SAMPLES)
+    usable, notes = usable_sizes(expansion, samples, sizes, task=job.task, listed=wanted != "auto")
+    running, more = running_sizes(exported, usable)
+    return running, (*notes, *more)
 
 
 def _validate(

@@ -17,8 +17,8 @@ from benchmarks.two_stage.bench import segmentation
 from benchmarks.two_stage.models import PREPROCESSING, build, train
 from device_sdk import __version__
 from device_sdk.data.datasets import load_dataset
+from device_sdk.data.targets import TargetDataset
 from packager.bottlenecks.pipeline import package_with_bottlenecks
-from packager.data.target_data import TargetDataset
 from packager.inputs.job import Job, load_job
 from packager.inputs.model_loader import LoadedModel, Pixels
 from packager.inputs.recipe import Recipe, RenditionName

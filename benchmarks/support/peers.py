@@ -61,5 +61,5 @@ def make_peers(options: BenchOptions, networks: list[str], calibration: Features
             load_model(f"zoo:{network}_cifar10", weights=weights).module, TensorSpec("input", INPUT_SHAPE, "float32")
         )
         yield Peer(network, "fp32", whole)
-        int8 = quantised(onnx.ModelProto.FromString(whole), calibration)
+        int8 = quantised(onnx.ModelProto.FromString(whole), (calibration,))
         yield Peer(network, "int8", int8.SerializeToString())

@@ -13,14 +13,13 @@ from benchmarks.support.bundles import packaging_cost
 from benchmarks.two_stage.choice import Chooser, Judge
 from benchmarks.two_stage.metrics import map50_percent, miou_percent
 from benchmarks.two_stage.models import PREPROCESSING, Kind, build, train
+from device_sdk.data.targets import TargetDataset, load_boxes, load_maps
 from device_sdk.machine import peak_resident_bytes
-from packager.data.target_data import TargetDataset, load_label_maps, load_voc
 from packager.inputs.job import Job
 from packager.inputs.model_loader import LoadedModel
 from packager.inputs.recipe import Recipe
 from packager.pipeline import package
 from packager.tasks import Detection, LearningTask, Segmentation
-from packager.tasks.segmentation import IGNORED
 
 TARGETS = {"miou_drop_points": Target(maximum=2.0), "map50_drop_points": Target(maximum=2.0)}
 BACKBONE_RATIO, QUICK_RATIO = 0.7, 2.0  # of the backbone's latency
@@ -74,21 +73,14 @@ def run(options: BenchOptions) -> BenchOutcome:
 def segmentation(options: BenchOptions) -> Case:
     """Street images of CamVid at 240 × 180."""
     archive = options.data_folder / "camvid" / "camvid-240x180.zip"
-    training, validation = (
-        load_label_maps(
-            archive, images=part, labels=f"{part}annot", class_names=CAMVID, size=(180, 240), ignored=IGNORED
-        )
-        for part in ("train", "val")
-    )
+    training, validation = (load_maps(f"{archive}#{part}", CAMVID, (180, 240)) for part in ("train", "val"))
     kind = Kind(taps=(0, 1), at=0, outputs=len(CAMVID))
     return Case("segmentation", Segmentation(), kind, training, validation, partial(miou_percent, classes=len(CAMVID)))
 
 
 def _detection(options: BenchOptions) -> Case:
     archive = options.data_folder / "bccd" / "bccd-voc.zip"
-    training, validation = (
-        load_voc(archive, part=part, class_names=BCCD, size=(240, 320)) for part in ("train", "val")
-    )
+    training, validation = (load_boxes(f"{archive}#{part}", BCCD, (240, 320)) for part in ("train", "val"))
     return Case(
         "detection", Detection(), Kind(taps=(1,), at=1, outputs=len(BCCD) + 4), training, validation, map50_percent
     )

@@ -15,6 +15,7 @@ from benchmarks.two_stage.metrics import BATCH, Run
 from benchmarks.two_stage.models import PREPROCESSING
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.preprocessing import prepare
+from device_sdk.data.targets import TargetDataset
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.subnet_search import EQUAL_LATENCY
 from device_sdk.profiling.profile import profile
@@ -25,7 +26,6 @@ from device_sdk.runtimes.port import LoadedStretch
 from device_sdk.search.nearby import Neighbourhood, nearby_init, nearby_mutate
 from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.plan import Subnet
-from packager.data.target_data import TargetDataset
 
 _SEARCHED, _QUICK_SEARCHED = 96, 8  # training images
 _DRAWN, _CHILDREN, _GENERATIONS, _PARENTS = 48, 12, 6, 6

@@ -12,9 +12,9 @@ from torch import nn
 from torch.nn import functional
 
 from device_sdk.data.preprocessing import Preprocessing
+from device_sdk.data.targets import TargetDataset
 from device_sdk.progress import Progress
 from packager.data.batches import BatchSource
-from packager.data.target_data import TargetDataset
 from packager.inputs.two_stage import TwoStage
 from packager.inputs.weights import read_state_dict
 from packager.tasks import LearningTask

@@ -15,6 +15,7 @@ from device_sdk.signing.trust import UNSTATED, Unstated
 
 if TYPE_CHECKING:
     from device_sdk.data.kinds import LabelledSamples
+    from device_sdk.data.targets import TargetDataset
     from device_sdk.offload.remote_model import Privacy
     from device_sdk.session.adaptive_model import AdaptiveModel
     from device_sdk.session.homes import WantedHomes
@@ -155,12 +156,22 @@ def open_model(
 
 def load_data(
     model: AdaptiveModel, reference: str, *, limit: int | None, as_json: bool, labelled: bool = True
-) -> LabelledSamples:
-    """Samples of the model's kind, with its class indices where they are ``labelled``; says what was left out."""
+) -> LabelledSamples | TargetDataset:
+    """Samples of the model's kind, with its class indices where they are ``labelled``; says what was left out.
+
+    For a model of maps or boxes, with these.
+    """
     from device_sdk.data.kinds import KINDS, kind_name
+    from device_sdk.data.targets import LOADERS
     from device_sdk.session.samples import SampleChecker
 
     manifest = model.bundle.manifest
+    task, (_, *size) = manifest.task, manifest.cut_points[0].tensors[0].shape
+    if labelled and task.kind in LOADERS:
+        targets = LOADERS[task.kind](reference, task.class_names, (size[0], size[1]), limit)
+        for note in targets.notes:
+            click.echo(f"note: {note}", err=True)
+        return targets
     kind = KINDS[kind_name(manifest.preprocessing)]
     dataset = kind.load(reference, manifest.preprocessing, limit=limit, labelled=labelled, progress=progress(as_json))
     lost = SampleChecker(manifest, model.bundle.read_blob).notes(dataset.samples)

@@ -22,13 +22,16 @@ from device_sdk.commands.command_options import (
     server_model_option,
     token_option,
 )
+from device_sdk.commands.found_in_images import FOUND, said
 from device_sdk.errors import DataError, RefusedError, TransferError, UsageError
 from device_sdk.session.answer import ABSTAINED, SUBNET
 
 if TYPE_CHECKING:
     from device_sdk.data.kinds import LabelledSamples
+    from device_sdk.data.targets import TargetDataset
     from device_sdk.offload.remote_model import Privacy, RemoteModel
     from device_sdk.session.adaptive_model import AdaptiveModel
+    from device_sdk.tasks import AnswerTask
 
 _BATCH = 64
 
@@ -103,7 +106,7 @@ def _run_files(model: AdaptiveModel, images: tuple[Path, ...], deadline_ms: floa
             if len(images) == 1:
                 raise
             broken.append(str(error))
-    text = "\n".join(f"{a['image']}: {_said(a)}" for a in answers)
+    text = "\n".join(f"{a['image']}: {said(a['found']) if 'found' in a else _said(a)}" for a in answers)
     emit({"plan": str(model.plan.subnet), "answers": answers, "unread": broken}, as_json=as_json, text=text)
     if broken:
         for reason in broken:
@@ -140,6 +143,10 @@ def _classify(model: AdaptiveModel, path: Path, deadline_ms: float | None) -> di
 
     preprocessing = model.bundle.manifest.preprocessing
     answer = model(KINDS[kind_name(preprocessing)].read(path, preprocessing), deadline_ms=deadline_ms)
+    task = model.bundle.manifest.task
+    if task.kind in FOUND:
+        found = FOUND[task.kind](answer.output, task)
+        return {"image": str(path), "found": found, "source": answer.source[0], "latency_ms": answer.latency_ms}
     return {
         "image": str(path),
         "label": answer.labels[0],
@@ -150,7 +157,29 @@ def _classify(model: AdaptiveModel, path: Path, deadline_ms: float | None) -> di
 
 
 def _evaluate(
-    model: AdaptiveModel, dataset: LabelledSamples, deadline_ms: float | None, *, as_json: bool
+    model: AdaptiveModel, dataset: LabelledSamples | TargetDataset, deadline_ms: float | None, *, as_json: bool
+) -> dict[str, Any]:
+    from device_sdk.tasks import answer_task
+
+    task = answer_task(model.bundle.manifest.task)
+    return _right(model, dataset, deadline_ms, as_json) if task.classifies else _score(model, dataset, task, as_json)
+
+
+def _score(
+    model: AdaptiveModel, dataset: LabelledSamples | TargetDataset, task: AnswerTask, as_json: bool
+) -> dict[str, Any]:
+    """The score of a task whose answers are no classes."""
+    outputs = []
+    with progress(as_json).task("run", len(dataset)) as shown:
+        for at in range(0, len(dataset), _BATCH):
+            outputs.append(model(dataset.samples[at : at + _BATCH]).output)
+            shown.advance(len(outputs[-1]))
+    targets = task.checked(dataset.labels, len(dataset))
+    return {"samples": len(dataset), "score": task.of(np.concatenate(outputs), targets), "score_name": task.name}
+
+
+def _right(
+    model: AdaptiveModel, dataset: LabelledSamples | TargetDataset, deadline_ms: float | None, as_json: bool
 ) -> dict[str, Any]:
     right = 0
     batch = _BATCH if deadline_ms is None else 1
@@ -172,6 +201,9 @@ def _evaluate(
 
 
 def _print_evaluation(result: dict[str, Any]) -> None:
+    if "score" in result:
+        click.echo(f"{result['score_name']} {result['score']:.3f} on {result['samples']} samples with {result['plan']}")
+        return
     answered = round(result["coverage"] * result["samples"])
     share = "none" if result["accuracy"] is None else f"{result['accuracy']:.2%}"
     click.echo(f"{share} of {answered} right with {result['plan']}")

@@ -108,9 +108,11 @@ class RawInputs:
         return RawInputs(self._images, self._preprocessing, self._shape, positions=self._positions[positions])
 
     def _prepared(self, position: int, input_size: tuple[int, ...]) -> Floats:
-        height, width = input_size or self._shape[1:]
+        size = input_size if self._preprocessing.resize else ()
+        height, width = size or self._shape[1:]
         pixels = self._pixels(position, (height, width))
-        return prepare(pixels, self._preprocessing, input_shape=(self._shape[0], height, width))
+        prepared = prepare(pixels, self._preprocessing, input_shape=(self._shape[0], height, width))
+        return resize_prepared(prepared, input_size)
 
     def _pixels(self, position: int, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
         """The image in ``size``, or unchanged if the preprocessing does not resize."""

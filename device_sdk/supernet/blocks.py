@@ -106,9 +106,9 @@ class InputSize(msgspec.Struct, frozen=True):
     """An input of another size than the model's own, at which the same fragments run.
 
     ``size``: height and width, or since 1.9 a length, such as of tokens; ``shapes[k][n]``: of tensor n at cut point k;
-    ``golden``: answer of the original path to the golden input of this size. ``error``: distance of the class
-    probabilities of the original path from those at the model's own size, on real samples: mean total variation
-    distance, 0 to 1; None where it was not measured.
+    ``golden``: answer of the original path to the golden input of this size. ``error``: mean distance of the original
+    path's answers from those at the model's own size, on real samples, 0 to 1: total variation of the class
+    probabilities, or as the packager's task compares answers; None where it was not measured.
     """
 
     size: Annotated[tuple[Annotated[int, msgspec.Meta(ge=1)], ...], msgspec.Meta(min_length=1, max_length=2)]

@@ -42,6 +42,7 @@ from device_sdk.supernet.plan import (
 )
 
 _MOST_BITS = 8  # of a value on its way to a server
+_MAP_AXES = 3  # channels, rows, columns
 
 
 class Supernet:
@@ -167,10 +168,8 @@ class Supernet:
             for cut, shapes in zip(self.cut_points, one.shapes, strict=True):
                 if any(len(shape) != len(spec.shape) for shape, spec in zip(shapes, cut.tensors, strict=True)):
                     raise ManifestError(f"at the input size {name} a tensor of cut point {cut.index} has other axes")
-            if (
-                one.shapes[0][0] != (*channels, *one.size)
-                or one.shapes[-1][-1] != self.cut_points[-1].tensors[-1].shape
-            ):
+            answer = self.cut_points[-1].tensors[-1].shape
+            if one.shapes[0][0] != (*channels, *one.size) or not _same_answer(one.shapes[-1][-1], answer):
                 raise ManifestError(f"the input size {name} has other ends than the model")
         stuck = [block.id for block in self.blocks if block.is_original and not _runs_at_any_size(block)]
         if self.input_sizes and stuck:
@@ -567,6 +566,11 @@ class Supernet:
         for edge in subnet.edges:
             self.rendition(edge)
             yield edge, self.block(edge.block)
+
+
+def _same_answer(shape: tuple[int, ...], own: tuple[int, ...]) -> bool:
+    """True if an output of ``shape`` is the same as the model's ``own`` one; maps may have another resolution."""
+    return shape == own or (len(shape) == len(own) == _MAP_AXES and shape[0] == own[0])
 
 
 def _runs_at_any_size(part: Block | Exit) -> bool:

@@ -84,17 +84,23 @@ def integers(targets: object, shape: tuple[int | None, ...], what: str) -> npt.N
     return array.astype(np.int64)
 
 
-_MOST_PLACES = 16  # along each side of a map, of those that are compared
+_PLACES = 16  # along each side of a map that are compared; of a smaller map some are the same
 
 
 def compared_places(answers: Array) -> Array:
-    """[count, values] of maps [count, channels, rows, columns] at some places, each place's centred to a mean of 0."""
-    rows, columns = (spread(extent, _MOST_PLACES) for extent in answers.shape[2:])
+    """[count, values] of maps [count, channels, rows, columns] at some places, each place's centred to a mean of 0.
+
+    As many of maps of any resolution.
+    """
+    rows, columns = (_places(extent, _PLACES) for extent in answers.shape[2:])
     some = answers[:, :, rows][:, :, :, columns]
     return np.asarray((some - some.mean(axis=1, keepdims=True)).reshape(len(answers), -1))
 
 
 def spread(extent: int, most: int) -> npt.NDArray[np.int64]:
     """At most ``most`` positions, evenly spread over ``extent``, as centres of equal parts."""
-    count = min(extent, most)
+    return _places(extent, min(extent, most))
+
+
+def _places(extent: int, count: int) -> npt.NDArray[np.int64]:
     return np.asarray((np.arange(count) + 0.5) * extent / count, dtype=np.int64)

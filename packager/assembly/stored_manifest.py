@@ -61,7 +61,7 @@ def stored_manifest(
             class_ids=job.model.class_ids,
         ),
         preprocessing=job.model.preprocessing,
-        cut_points=tuple(_quantised(cut, kinds) for cut in expansion.cut_points),
+        cut_points=_quantised(expansion.cut_points, kinds),
         blocks=tuple(
             block.described(renditions[block.id], distillation_error=verified.distillation_errors.get(block.id))
             for block in expansion.blocks
@@ -93,12 +93,18 @@ def _metrics(job: Job, steps_done: Mapping[str, int], verified: Verified, valida
     )
 
 
-def _quantised(cut: CutPoint, kinds: Sequence[RenditionSet]) -> CutPoint:
-    """The cut point, which has one tensor, with the quantisation of its int8 renditions."""
-    found = [kind.quantization[cut.index] for kind in kinds if cut.index in kind.quantization]
-    if not found:
-        return cut
-    return CutPoint(cut.index, (msgspec.structs.replace(cut.tensors[0], quantization=found[0]),), cut.mandatory)
+def _quantised(cuts: Sequence[CutPoint], kinds: Sequence[RenditionSet]) -> tuple[CutPoint, ...]:
+    """The cut points, their tensors with the quantisation of int8 renditions: a tap's wherever it is live."""
+    quantization = next((kind.quantization for kind in kinds if kind.quantization), {})
+    by_name = {cuts[index].tensors[0].name: found for index, found in quantization.items()}
+    return tuple(
+        CutPoint(
+            cut.index,
+            tuple(msgspec.structs.replace(spec, quantization=by_name.get(spec.name)) for spec in cut.tensors),
+            cut.mandatory,
+        )
+        for cut in cuts
+    )
 
 
 def _provenance(job: Job) -> Provenance:

@@ -41,7 +41,10 @@ if TYPE_CHECKING:
     from packager.pipeline import Limits
     from packager.training.ranks import Ranks
 
-_OF_JOBS = ("weights", "input_shape", "training", "validation", "name", "version", "recipe_path", "classes", "profile")
+_OF_JOBS = (
+    *("weights", "input_shape", "training", "validation", "name", "version", "recipe_path", "classes", "profile"),
+    "task",
+)
 _OF_RECIPES = (
     "steps",
     "budget_minutes",
@@ -60,7 +63,7 @@ _OF_PAIRS = (
     *("pair", "training", "validation", "classes", "out", "version", "steps", "budget_minutes", "memory_gb", "seed"),
     *("private_key", "restart", "save_branches", "threads", "as_json"),
 )
-_NOT_OF_FAMILIES = ("pair", "dry_run", "profile", "save_branches", "bottlenecks", "joint_exits")
+_NOT_OF_FAMILIES = ("pair", "task", "dry_run", "profile", "save_branches", "bottlenecks", "joint_exits")
 
 
 def _extents(value: str, *, most: int) -> tuple[int, ...]:
@@ -117,6 +120,13 @@ def _crop(_: click.Context, __: click.Parameter, value: str | None) -> Any:
     "members",
     multiple=True,
     help="A further network of the same classes, SPEC or SPEC=WEIGHTS; may be repeated.",
+)
+@click.option(
+    "--task",
+    type=click.Choice(["classification", "segmentation", "detection"]),
+    default="classification",
+    show_default=True,
+    help="What the model answers, and so what --data holds: classes, a map of classes, or boxes (guide).",
 )
 @click.option("--check", is_flag=True, help="Only report what of the model can be adapted, or why not.")
 @click.option("--pair", type=existing_file, help="TOML file with two models to train as a hybrid, and how.")

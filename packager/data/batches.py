@@ -17,9 +17,9 @@ from torch.nn import functional
 
 from device_sdk.data.datasets import ImageDataset
 from device_sdk.data.preprocessing import AnyPreprocessing, Preprocessing
+from device_sdk.data.targets import TargetDataset
 from packager.data.image_set import BatchDecoder, Decoded, ImageSet, worker_count
 from packager.data.prepared_set import PreparedSet
-from packager.data.target_data import TargetDataset
 from packager.tasks import Classification, LearningTask
 
 OPERATIONS = (

@@ -27,13 +27,13 @@ from packager.npu.chips import Chip
 from packager.planning.estimate import Estimator, measured_machine
 from packager.planning.estimate import Size as SupernetSize
 from packager.planning.run_plan import estimated
-from packager.renditions import KINDS
 from packager.supernet.blocks import BUILDERS
 from packager.supernet.blocks.originals import Originals
 from packager.supernet.blocks.streams import several
 from packager.supernet.blocks.trainable import AddedBlocks
 from packager.supernet.expansion import Expansion, expand
 from packager.supernet.input_sizes import candidate_sizes, usable_sizes
+from packager.tasks import Classification, Segmentation
 from packager.tracing.traced_model import TracedModel, trace
 
 SAMPLES = 64  # images for measuring the error of smaller inputs
@@ -121,7 +121,7 @@ def examine(
         added={kind: tuple(block.id for block in made.blocks) for kind, made in grown.kinds.items()},
         exit_positions=tuple(sorted({exit_.position for exit_ in grown.supernet.exits})),
         input_sizes=sizes,
-        renditions=("fp32", *(KINDS if quantised.possible else ())),
+        renditions=("fp32", *(verdicts.renditions(traced) if quantised.possible else ())),
         architecture_count=architecture_count(grown.supernet.supernet()),
         estimate=estimate,
         estimate_int8=estimate_int8,
@@ -203,7 +203,8 @@ def _sizes(
     shape = expansion.traced.tensors[0].shape
     wanted = candidate_sizes(shape[1:]) if len(shape) in (2, 3) else []
     samples = examples if real else examples[:1]
-    found, notes = usable_sizes(expansion, samples, wanted, judged=real) if wanted else ((), ())
+    task = Segmentation() if len(expansion.traced.tensors[-1].shape) == 3 else Classification()
+    found, notes = usable_sizes(expansion, samples, wanted, task=task, judged=real) if wanted else ((), ())
     tried = tuple(TriedSize(size.size, size.error if real else None) for size in found)
     return tried, notes if real else notes[::-1]  # the largest first
 
@@ -221,7 +222,7 @@ def _estimates(
     size, machine = SupernetSize.of(expansion), measured_machine(expansion, examples)
     alone = Estimator(recipe, size, machine, image_count, image_count, len(examples))
     said = estimated(alone, memory_bytes, spent=spent)
-    if expansion.traced.taps or several(expansion.traced.cuts):
+    if several(expansion.traced.cuts):
         return said, None
     both = replace(alone, recipe=msgspec.structs.replace(recipe, renditions=("fp32", "int8")))
     return said, estimated(both, memory_bytes, spent=spent)

@@ -12,12 +12,15 @@ from device_sdk.supernet.plan import size_text
 from packager.doctor.npu import NpuFindings
 from packager.errors import TraceError
 from packager.inputs.model_loader import LoadedModel
+from packager.renditions import KINDS
+from packager.renditions.xnnpack import NAME as XNNPACK
 from packager.supernet.blocks.streams import several
 from packager.supernet.blocks.trainable import AddedBlocks
 from packager.tasks import Classification
 from packager.tracing.traced_model import TracedModel, trace
 
 _NAMED = 3  # reasons per line
+_MAP_AXES = 3  # channels, rows, columns
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,8 @@ def answers(model: LoadedModel, traced: TracedModel) -> tuple[Verdict, ...]:
     answer = traced.tensors[-1].shape
     if len(answer) != 1:
         numbers = "×".join(map(str, answer))
-        return (Verdict("classify", False, f"it has {numbers} outputs, not one per class; exits need a classifier"),)
+        maps = "; a map or boxes: --task segmentation or detection" if len(answer) == _MAP_AXES else ""
+        return (Verdict("classify", False, f"it has {numbers} outputs, not one per class; exits need one{maps}"),)
     complaint = Classification().complaint(answer, model.class_names) if model.class_names else None
     return (Verdict("classify", False, complaint.replace("the data has", "its list has")),) if complaint else ()
 
@@ -87,11 +91,14 @@ def _reasons(notes: Sequence[str]) -> str:
     return "; ".join(notes[:_NAMED]) + more
 
 
+def renditions(traced: TracedModel) -> tuple[str, ...]:
+    """The forms besides fp32 that a model can have whose cut points have one tensor each."""
+    return tuple(name for name in KINDS if not (traced.taps and name == XNNPACK))
+
+
 def quantise(traced: TracedModel, model: LoadedModel, examples: torch.Tensor) -> Verdict:
-    """Verdict on int8: impossible in two stages, or if the model can only be cut where several tensors are live."""
-    kinds = "int8, also fp16, htp and xnnpack (--rendition)"
-    if traced.taps:
-        return Verdict("quantise", False, "a model in two stages is packaged in fp32 alone")
+    """Verdict on int8: impossible if the model can only be cut where several tensors are live."""
+    kinds = "int8, also fp16 and htp (--rendition)" if traced.taps else "int8, also fp16, htp and xnnpack (--rendition)"
     if not several(traced.cuts):
         return Verdict("quantise", True, kinds)
     only = "cut points of several tensors are packaged in fp32 alone"

@@ -45,11 +45,17 @@ class SideBySide:
 
 
 def export_side_by_side(
-    modules: Sequence[nn.Module], read: Sequence[Sequence[TensorSpec]], *, inputs: Sequence[str], outputs: Sequence[str]
+    modules: Sequence[nn.Module],
+    read: Sequence[Sequence[TensorSpec]],
+    *,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    resizable: bool = False,
 ) -> SideBySide:
     """Export all modules into one graph without optimization, each with its own inputs, described in ``read``.
 
     A module returns one tensor or a tuple. ``inputs`` and ``outputs`` are names in the order of the modules.
+    ``resizable``: rows and columns of images stay symbolic where the modules allow it.
 
     Raises:
         TraceError: torch cannot export them to ONNX.
@@ -63,6 +69,7 @@ def export_side_by_side(
         inputs=inputs,
         outputs=outputs,
         optimize=False,
+        resizable=resizable,
     )
     states = dict(together.named_parameters(remove_duplicate=False))
     states |= dict(together.named_buffers(remove_duplicate=False))
@@ -104,11 +111,13 @@ def _export(
     inputs: Sequence[str],
     outputs: Sequence[str],
     optimize: bool,
+    resizable: bool = False,
 ) -> onnx.ModelProto:
-    """``batches``: for each input the index of its batch symbol."""
+    """``batches``: for each input the index of its batch symbol; ``resizable`` as of ``export_side_by_side``."""
     examples = tuple(torch.zeros(_EXAMPLE_BATCH, *spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs)
     symbols = {number: torch.export.Dim(f"batch_{number}", min=1, max=65536) for number in batches}
-    sizes = tuple({0: symbols[number]} for number in batches)
+    free = dict.fromkeys(_SPATIAL, torch.export.Dim.AUTO) if resizable else {}
+    sizes = tuple({0: symbols[number], **free} for number in batches)
     try:
         with torch_silenced(), torch.no_grad():
             program = torch.export.export(

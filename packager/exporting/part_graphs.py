@@ -35,6 +35,7 @@ from packager.exporting.onnx_exporter import (
 
 _MOST_MODULES = 500  # side by side in one graph; a model of 1,067 took 240 s in one, 140 s in three
 _MOST_BYTES = 400_000_000  # of weights in one export, which keeps three copies in memory
+_MAP_AXES = 3  # channels, rows, columns
 _HELD_BY_ALL = frozenset(vars(nn.Module()))
 _TORCHS_OWN = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 _PLAIN = (bool, int, str, bytes, types.NoneType, enum.Enum, *_TORCHS_OWN)
@@ -50,6 +51,11 @@ class Part:
     read: tuple[TensorSpec, ...]
     end: tuple[TensorSpec, ...]
 
+    @property
+    def is_resizable(self) -> bool:
+        """True of a head that brings several maps to one size, which depends on the input's."""
+        return len(self.read) > 1 and all(len(spec.shape) == _MAP_AXES for spec in self.read)
+
 
 def part_graphs(parts: Sequence[Part]) -> dict[str, onnx.GraphProto]:
     """The graph of each part, by its id: nodes and initializers, from the names of ``read`` to those of ``end``.
@@ -63,9 +69,12 @@ def part_graphs(parts: Sequence[Part]) -> dict[str, onnx.GraphProto]:
     for part in parts:
         first.setdefault(kinds[part.id], part)
     templates: dict[str, _Template] = {}
-    for group in _groups(list(first.values())):
+    heads = [part for part in first.values() if part.is_resizable]
+    for group in _groups([part for part in first.values() if not part.is_resizable]):
         templates |= _templates(group, structures)
         give_back_freed_memory()
+    for head in heads:
+        templates |= _resizable_template(head, structures)
     return {part.id: templates[first[kinds[part.id]].id].filled(part, structures[part.id]) for part in parts}
 
 
@@ -90,16 +99,27 @@ def _groups(parts: Sequence[Part]) -> Iterator[list[Part]]:
         yield group
 
 
-def _templates(parts: Sequence[Part], structures: Mapping[str, Structure]) -> dict[str, _Template]:
+def _templates(
+    parts: Sequence[Part], structures: Mapping[str, Structure], *, resizable: bool = False
+) -> dict[str, _Template]:
     """Export the parts together, as templates for their kinds."""
     together = export_side_by_side(
         [part.module for part in parts],
         [part.read for part in parts],
         inputs=[name for part in parts for name in _inputs(part)],
         outputs=[name for part in parts for name in _outputs(part)],
+        resizable=resizable,
     )
     cutter = _Cutter(together)
     return {part.id: cutter.template(part, structures[part.id]) for part in parts}
+
+
+def _resizable_template(part: Part, structures: Mapping[str, Structure]) -> dict[str, _Template]:
+    """The template at any input size if torch can export it so, else at the model's own."""
+    try:
+        return _templates([part], structures, resizable=True)
+    except TraceError:
+        return _templates([part], structures)
 
 
 def _inputs(part: Part) -> list[str]:

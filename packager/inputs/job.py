@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,29 +17,24 @@ import torch
 from torch import nn
 
 from device_sdk import __version__
-from device_sdk.data.class_names import ClassNames, require_distinct
-from device_sdk.data.datasets import ImageDataset, as_positions
 from device_sdk.data.preprocessing import Preprocessing, prepare
-from device_sdk.errors import DataError, UsageError
+from device_sdk.errors import UsageError
 from device_sdk.files.atomic import decode_json
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.supernet.blocks import IDENTIFIER
 from packager.data.batches import WHOLE, BatchSource, Share
-from packager.data.image_set import BatchDecoder, Images, ImageSet, load_images, worker_count
-from packager.data.prepared_set import PreparedSet, load_prepared
-from packager.data.target_data import TargetDataset
+from packager.data.image_set import BatchDecoder, ImageSet, worker_count
+from packager.data.prepared_set import PreparedSet
 from packager.inputs.answer_checks import NOISE_SAMPLES, check_answers
-from packager.inputs.labels import IMAGENET, JUDGED, label_doubts, load_classes
+from packager.inputs.job_data import TASKS, DataTask, Labels, Samples, load_samples_of, loaded_data, output_count
+from packager.inputs.labels import JUDGED, label_doubts, load_classes
 from packager.inputs.model_loader import LoadedModel, load_model
 from packager.inputs.pixels import Pixels
 from packager.inputs.recipe import Recipe, load_recipe
 from packager.inputs.weights import BranchWeights, read_state_dict, tensors_digest
 from packager.tasks import Classification, LearningTask
 from packager.torch_device import resolve_device
-
-Samples = ImageDataset | TargetDataset | ImageSet | PreparedSet
-_IMAGENET_OUTPUTS = 1000
 
 
 @dataclass(frozen=True)
@@ -208,12 +203,14 @@ def load_job(
     classes: str | None = None,
     pixels: Pixels | None = None,
     profile: Path | None = None,
+    task: DataTask = "classification",
     progress: Progress,
 ) -> Job:
     """Load the recipe, the model and the data, cheapest first.
 
     Images are cropped and resized to the model's input, and labelled by its classes if the model or ``classes`` (see
-    ``load_classes``) names them. The data may have a subset of the classes. ``pixels``: see ``load_model``.
+    ``load_classes``) names them. The data may have a subset of the classes. ``pixels``: see ``load_model``. Maps and
+    boxes (``task``) are read as ``device_sdk.data.targets`` says; their images are not cropped.
     ``profile``: a device's profile of an earlier bundle of the model, as its state folder holds it.
 
     Raises:
@@ -229,25 +226,24 @@ def load_job(
     if recipe.branch_weights is not None:
         branches = read_state_dict((recipe_path.parent if recipe_path else Path()) / recipe.branch_weights)
     model = load_model_of_job(specification, weights=weights, input_shape=input_shape, classes=classes, pixels=pixels)
-    labels = _Labels(model)
-    trained, training_notes = _load(training, model, labels, progress)
-    validated, validation_notes = _load(validation, model, labels, progress)
-    _require_labels(validated, validation)
-    class_names = labels.names or ()
+    model, trained, validated, data_notes = loaded_data(task, model, training, validation, progress)
     job = Job(
-        model=replace(model, class_names=class_names),
-        training=replace(trained, class_names=class_names),  # an unlabelled set has no names of its own
+        model=model,
+        training=trained,
         training_reference=_shown(training),
         validation=validated,
         validation_reference=_shown(validation),
-        notes=(*model.notes, *training_notes, *validation_notes),
+        notes=(*model.notes, *data_notes),
         recipe=recipe,
         name=name or _name_after(model.name),
         version=version,
         weights_sha256=hashlib.sha256(weights.read_bytes()).hexdigest() if weights else None,
         branch_weights=branches,
         device_profile=None if profile is None else _read_profile(profile),
+        task=TASKS[task],
     )
+    if task != "classification":
+        return job
     known = weights is not None or model.weights_inside
     doubts = label_doubts(job.model, *job.held_out(JUDGED), weights_given=known)
     return replace(job, notes=(*job.notes, *doubts))
@@ -283,7 +279,7 @@ def load_model_of_job(
     model = replace(_resizing(model), notes=notes)
     if listed is None:
         return model
-    known = listed.for_model(_outputs(model), model.class_names, reference=classes or "")
+    known = listed.for_model(output_count(model), model.class_names, reference=classes or "")
     return replace(model, class_names=known.names, class_ids=known.ids)
 
 
@@ -304,8 +300,8 @@ def load_samples(
     Raises:
         DataError: as ``load_job``, or the classes are not the model's.
     """
-    labels = _Labels(model)
-    samples, notes = _load(reference, model, labels, progress)
+    labels = Labels(model)
+    samples, notes = load_samples_of(reference, model, labels, progress)
     shown, recipe = _shown(reference), load_recipe(None, steps=0)
     known = replace(model, class_names=labels.names or ())
     job = Job(known, samples, shown, samples, shown, recipe, _name_after(model.name))
@@ -318,66 +314,6 @@ def load_samples(
 
 def _name_after(model: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", model).lstrip("_.-")[:128] or "model"
-
-
-def _outputs(model: LoadedModel) -> int:
-    """The number of the model's outputs per image."""
-    with torch.no_grad():
-        answer = model.module(model.noise(1))
-    return int(answer.shape[-1]) if isinstance(answer, torch.Tensor) and answer.dim() == 2 else 0
-
-
-class _Labels:
-    """Maps classes of data sets to positions in the model's. If the model names none, the first set defines them."""
-
-    def __init__(self, model: LoadedModel) -> None:
-        self.names = model.class_names
-        self._model = model
-
-    def __call__(self, classes: Sequence[str], indexed: bool) -> tuple[tuple[str, ...], Sequence[int]]:
-        """See ``load_images``."""
-        if not classes:
-            return self.names or (), ()
-        if indexed:
-            count = len(self.names) if self.names is not None else _outputs(self._model) or max(map(int, classes)) + 1
-            positions = as_positions(classes, count=count)
-            self.names = self.names or tuple(map(str, range(count)))
-            return self.names, positions
-        if self.names is None:
-            self.names = _names_from_data(tuple(classes), _outputs(self._model))
-        return self.names, ClassNames(self.names, self._model.class_ids).positions(classes)
-
-
-def _load(
-    reference: str, model: LoadedModel, labels: _Labels, progress: Progress
-) -> tuple[Images | PreparedSet, tuple[str, ...]]:
-    """The samples of the model's kind, and notes on what was left out."""
-    preprocessing, shape = model.preprocessing, model.input_shape
-    if isinstance(preprocessing, Preprocessing):
-        found = load_images(reference, preprocessing, size=(shape[1], shape[2]), label=labels, progress=progress)
-        return found.images, found.report.notes
-    prepared = load_prepared(reference, preprocessing, shape, model.blobs, label=labels, progress=progress)
-    return prepared, prepared.notes
-
-
-def _require_labels(validation: Images | PreparedSet, reference: str) -> None:
-    if (validation.labels < 0).any():
-        raise DataError(
-            f"the validation samples of {reference} have no labels",
-            hint="put them into one folder per class, or list them in a CSV file with a column label",
-        )
-
-
-def _names_from_data(found: tuple[str, ...], outputs: int) -> tuple[str, ...]:
-    """The data's classes, sorted by name, for a model that does not name its own."""
-    require_distinct(found)
-    if outputs not in (0, len(found)):
-        listed = IMAGENET if outputs == _IMAGENET_OUTPUTS else "FILE"
-        raise DataError(
-            f"the model has {outputs} outputs, the data has {len(found)} classes",
-            hint=f"--classes {listed} says which classes the outputs are; the data may have some of them only",
-        )
-    return found
 
 
 def _shown(reference: str) -> str:

@@ -127,9 +127,9 @@ class BlockStore:
         self, name: str, module: nn.Module, cuts: tuple[CutPoint, CutPoint], fragment: bytes, features: Features
     ) -> tuple[Rendition, bytes] | None:
         """The int8 rendition and its fragment; None where its error is large or nothing can be quantised."""
-        fitting, held_back = fitted_and_held_back(features)
+        (fitting,), (held_back,) = fitted_and_held_back((features,))
         model = onnx.ModelProto.FromString(compose(self._stretch(cuts, fragment)))
-        made = quantised_part(model, name, [fitting], self._quantization, batch=_BATCH)
+        made = quantised_part(model, name, [(fitting,)], self._quantization, batch=_BATCH)
         if not any(node.op_type == "QuantizeLinear" for node in made.node):
             return None
         int8 = made.SerializeToString(deterministic=True)

@@ -14,6 +14,7 @@ from device_sdk.fragments.composition import Stretch
 from device_sdk.progress import Progress
 from device_sdk.runtimes import Array, OnnxRuntime
 from device_sdk.supernet.blocks import Golden, InputSize
+from device_sdk.supernet.plan import size_text
 from packager.errors import VerificationError
 from packager.exporting.export import ExportedBlocks
 from packager.exporting.verification import (
@@ -28,6 +29,20 @@ from packager.renditions.rendition_set import RenditionSet, part_stretch
 from packager.supernet.input_sizes import UsableSize, free_axes_at
 
 _LARGEST_ERROR = 0.25  # of a quantised or half-precision rendition, on golden inputs
+
+
+def running_sizes(
+    exported: ExportedBlocks, sizes: Sequence[UsableSize]
+) -> tuple[tuple[UsableSize, ...], tuple[str, ...]]:
+    """The ``sizes`` at which the exported original path answers as in torch, and notes on the others."""
+    found, notes = [], []
+    for size in sizes:
+        try:
+            AnySizeCheck(exported, [size]).described()
+            found.append(size)
+        except (VerificationError, RuntimeFailedError) as error:
+            notes.append(f"no input of {size_text(size.size)}: {str(error).splitlines()[0][:120]}")
+    return tuple(found), tuple(notes)
 
 
 class AnySizeCheck:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ _BATCH = 64
 _HELD_BACK = 4  # one of so many samples
 
 Features = npt.NDArray[np.float32]
+Live: TypeAlias = tuple[Features, ...]  # what is live at a cut point: its own tensor, and behind it those of taps
 
 
 def sample_count(sample_bytes: int, available: int) -> int:
@@ -47,12 +49,12 @@ class Calibration:
         """By tensor, the axes whose extents differ between the input sizes."""
         return free_axes_at(self.expansion.cut_points, self.sizes)
 
-    def features(self) -> Iterator[tuple[int, Features]]:
+    def features(self) -> Iterator[tuple[int, Live]]:
         """Each cut point, 0 to N, with its features [count, *shape], computed lazily."""
-        for index, (features, *_) in self._along(self.samples):
-            yield index, features
+        for index, (live, *_) in self._along(self.samples):
+            yield index, live
 
-    def features_at_sizes(self) -> Iterator[tuple[int, list[Features]]]:
+    def features_at_sizes(self) -> Iterator[tuple[int, list[Live]]]:
         """As ``features``, and behind them the features of the same samples at some of the smaller input sizes.
 
         Activations reach farther there, since means are over fewer pixels and more of these lie at a border: the
@@ -62,38 +64,53 @@ class Calibration:
         smaller = [resized(self.samples, size.size) for size in chosen]
         yield from self._along(self.samples, *smaller)
 
-    def _along(self, *samples: torch.Tensor) -> Iterator[tuple[int, list[Features]]]:
-        live = [images.numpy() for images in samples]
-        yield 0, live
+    def _along(self, *samples: torch.Tensor) -> Iterator[tuple[int, list[Live]]]:
+        at_sizes: list[Live] = [(images.numpy(),) for images in samples]
+        yield 0, at_sizes
         for block in self.expansion.originals:
-            live = [self._after(block, features) for features in live]
-            yield block.end, live
+            at_sizes = [self._after(block, live) for live in at_sizes]
+            yield block.end, at_sizes
 
-    def _after(self, block: TrainableBlock, features: Features) -> Features:
+    def _after(self, block: TrainableBlock, live: Live) -> Live:
+        own, *tapped = live
+        module = block.module.eval()
         with torch.no_grad():
-            module = block.module.eval()
-            return in_batches(lambda part: module(torch.from_numpy(part)).numpy(), features, self.batch)
+            end = in_batches(
+                lambda *some: module(*map(torch.from_numpy, some)).numpy(), read_by(block, live), self.batch
+            )
+        if block.taps:  # the head is the last to read them
+            return (end,)
+        return (end, *tapped, *([own] if block.start in self.expansion.traced.taps else []))
 
 
-def in_batches(function: Callable[[Features], Features], features: Features, batch: int) -> Features:
-    """``function`` of ``features`` [count, …] in batches, written into one preallocated array."""
+def read_by(block: TrainableBlock, live: Live) -> Live:
+    """The tensors that ``block`` reads of those ``live`` at its start, in the order of its arguments."""
+    own, *tapped = live
+    return (*tapped, own) if block.taps else (own,)
+
+
+def in_batches(function: Callable[..., Features], live: Live, batch: int) -> Features:
+    """``function`` of tensors [count, …], in batches, written into one preallocated array."""
     answers: Features | None = None
-    for first in range(0, len(features), batch):
-        answer = function(features[first : first + batch])
+    count = len(live[0])
+    for first in range(0, count, batch):
+        answer = function(*(features[first : first + batch] for features in live))
         if answers is None:
-            answers = np.empty((len(features), *answer.shape[1:]), dtype=answer.dtype)
+            answers = np.empty((count, *answer.shape[1:]), dtype=answer.dtype)
         answers[first : first + batch] = answer
     assert answers is not None, "there are no samples"
     return answers
 
 
-def fitted_and_held_back(features: Features) -> tuple[Features, Features]:
+def fitted_and_held_back(live: Live) -> tuple[Live, Live]:
     """Split into the samples for fitting ranges, and the last quarter, for measuring errors.
 
     Both are views. Below 4 samples, all are used for both.
     """
-    held = len(features) // _HELD_BACK
-    return (features[:-held], features[-held:]) if held else (features, features)
+    held = len(live[0]) // _HELD_BACK
+    if not held:
+        return live, live
+    return tuple(features[:-held] for features in live), tuple(features[-held:] for features in live)
 
 
 def held_back_last(samples: torch.Tensor) -> torch.Tensor:

@@ -32,8 +32,10 @@ from packager.renditions.rendition_set import (
     Judged,
     RenditionSet,
     judged_set,
+    notes_on_heads,
     part_model,
     part_stretch,
+    parts_of_one_input,
 )
 
 NAME = "htp"
@@ -121,14 +123,25 @@ def make_htp(
                     compiled[part] = best.record
                     opset = max(opset, OPSET_16 if best.bits == 16 else OPSET)
             task.advance()
-    return judged_set(NAME, exported, judged, opset=opset, notes=tuple(notes), compiled=compiled, providers=(PROVIDER,))
+    notes += notes_on_heads(exported, NAME)
+    return judged_set(
+        NAME,
+        exported,
+        judged,
+        opset=opset,
+        notes=tuple(notes),
+        compiled=compiled,
+        providers=(PROVIDER,),
+    )
 
 
 def parts_with_features(exported: ExportedBlocks, calibration: Calibration) -> Iterator[tuple[str, Features]]:
-    """Every block and exit with the features [count, *shape] at its start, in the order of their starts."""
-    starts = TorchReference(exported.expansion).starts
-    for index, features in calibration.features():
-        for part in [part for part, start in starts.items() if start == index and part in exported.own]:
+    """Every block and exit with the features [count, *shape] at its start, in the order of their starts.
+
+    Without heads that read several cut points.
+    """
+    for index, (features, *_) in calibration.features():
+        for part in parts_of_one_input(exported, index):
             yield part, features
 
 
@@ -171,7 +184,7 @@ class Trial:
 
     def of(self, part: str, features: Features, bits: ActivationBits | None) -> Tried | None:
         """The form with activations in ``bits``; None if nothing in the part can be quantised."""
-        fitting, held_back = fitted_and_held_back(features)
+        (fitting,), (held_back,) = fitted_and_held_back((features,))
         model = self._model(part, bits)
         if bits is None:
             graph = onnx.GraphProto.FromString(self._exported.own[part])
@@ -179,7 +192,13 @@ class Trial:
             return None
         else:
             graph = quantised_part(
-                model, part, [fitting], self._quantization, batch=self._batch, activation_bits=bits, reduce_range=False
+                model,
+                part,
+                [(fitting,)],
+                self._quantization,
+                batch=self._batch,
+                activation_bits=bits,
+                reduce_range=False,
             )
             if not any(node.op_type == "QuantizeLinear" for node in graph.node):
                 return None

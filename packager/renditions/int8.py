@@ -8,7 +8,7 @@ at the end of a block and at the start of the next are equal and cancel.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -21,8 +21,16 @@ from device_sdk.supernet.blocks import Quantization
 from packager.errors import VerificationError
 from packager.exporting.export import ExportedBlocks
 from packager.exporting.verification import TorchReference
-from packager.renditions.calibration import Calibration, Features, fitted_and_held_back
-from packager.renditions.rendition_set import Judged, RenditionSet, as_fragment, judge, judged_set, part_model
+from packager.renditions.calibration import Calibration, Features, Live, fitted_and_held_back
+from packager.renditions.rendition_set import (
+    Judged,
+    RenditionSet,
+    as_fragment,
+    inputs_of,
+    judge,
+    judged_set,
+    part_model,
+)
 from packager.supernet.expansion import Expansion
 from packager.torch_noise import torch_silenced
 
@@ -50,8 +58,8 @@ def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Prog
     skips = {block.id for block in exported.expansion.blocks if block.properties.skip}
     judged: dict[str, Judged] = {}
     with progress.task(f"quantise to {NAME}", len(exported.own)) as task:
-        for index, (features, *smaller) in calibration.features_at_sizes():
-            fitting, held_back = fitted_and_held_back(features)
+        for index, (live, *smaller) in calibration.features_at_sizes():
+            fitting, held_back = fitted_and_held_back(live)
             ranged = [fitting, *(fitted_and_held_back(some)[0] for some in smaller)]
             for part in [part for part, start in reference.starts.items() if start == index]:
                 task.note(part)
@@ -59,7 +67,8 @@ def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Prog
                     graph = onnx.GraphProto.FromString(exported.own[part])
                 else:
                     model = part_model(exported, part, calibration.free_axes)
-                    graph = quantised_part(model, part, ranged, quantization, batch=calibration.batch)
+                    read = [inputs_of(exported, part, some) for some in ranged]
+                    graph = quantised_part(model, part, read, quantization, batch=calibration.batch)
                 if part in skips or any(node.op_type == "QuantizeLinear" for node in graph.node):
                     judged[part] = judge(NAME, exported, part, graph, reference, held_back, batch=calibration.batch)
                 task.advance()
@@ -75,8 +84,9 @@ def cut_point_ranges(calibration: Calibration, progress: Progress, *, name: str)
     with progress.task(f"calibrate {name}", len(calibration.expansion.cut_points)) as task:
         task.note(f"{len(calibration.samples)} samples")
         for index, at_sizes in calibration.features_at_sizes():
-            if at_sizes[0].dtype == np.float32:
-                ends[index] = np.array([limit for some in at_sizes for limit in (some.min(), some.max())])
+            own = [live[0] for live in at_sizes]
+            if own[0].dtype == np.float32:
+                ends[index] = np.array([limit for some in own for limit in (some.min(), some.max())])
             task.advance()
     linked = _linked_by_skips(calibration.expansion)
     return {index: fitted(np.concatenate([ends[other] for other in linked[index]])) for index in ends}
@@ -108,7 +118,7 @@ def fitted(features: Features) -> Quantization:
 def quantised_part(
     model: onnx.ModelProto,
     part: str,
-    features: Sequence[Features],
+    inputs: Sequence[Live],
     quantization: Mapping[int, Quantization],
     *,
     batch: int,
@@ -117,8 +127,8 @@ def quantised_part(
 ) -> onnx.GraphProto:
     """The fragment with int8 weights and a pair around every activation.
 
-    ``features``: [count, *start shape], once for each input size that ranges are measured at. ``activation_bits`` and
-    ``reduce_range`` as of ``quantised``.
+    ``inputs``: of the model, [count, *shape] each, once for each input size that ranges are measured at.
+    ``activation_bits`` and ``reduce_range`` as of ``quantised``.
     """
     finer, kind = (1, np.uint8) if activation_bits == 8 else (_FINER, np.uint16)
     given = {f"cut_{index}": found for index, found in quantization.items()}
@@ -136,7 +146,7 @@ def quantised_part(
     }
     made = quantised(
         model,
-        *features,
+        *inputs,
         extra_options=options,
         batch=batch,
         activation_bits=activation_bits,
@@ -147,13 +157,13 @@ def quantised_part(
 
 def quantised(
     model: onnx.ModelProto,
-    *features: Features,
+    *inputs: Live,
     extra_options: Mapping[str, Any] | None = None,
     batch: int = _BATCH,
     activation_bits: ActivationBits = 8,
     reduce_range: bool = True,
 ) -> onnx.ModelProto:
-    """The single-input ``model`` in int8, calibrated on all ``features`` [count, *input]. Changes its metadata.
+    """``model`` in int8, calibrated on all of ``inputs``, [count, *shape] for each of its inputs. Changes its metadata.
 
     ``extra_options``: of ONNX Runtime's tool. ``batch``: of the calibration. ``activation_bits``: 16 need opset 21.
     ``reduce_range``: weights within ±64, since x86 without VNNI adds two products in 16 bits.
@@ -165,11 +175,12 @@ def quantised(
 
     class Reader(tool.CalibrationDataReader):
         def __init__(self) -> None:
-            self._batches = iter([part for some in features for part in np.array_split(some, -(-len(some) // batch))])
+            self._batches = iter([part for live in inputs for part in _split(live, -(-len(live[0]) // batch))])
 
         def get_next(self) -> dict[str, Features] | None:
             some = next(self._batches, None)
-            return None if some is None else {model.graph.input[0].name: some}
+            names = [one.name for one in model.graph.input]
+            return None if some is None else dict(zip(names, some, strict=True))
 
     model.metadata_props.add(key=_PREPROCESSED[0], value=_PREPROCESSED[1])
     with storage_errors(Path(tempfile.gettempdir())), tempfile.TemporaryDirectory() as folder, torch_silenced():
@@ -187,6 +198,10 @@ def quantised(
             extra_options=dict(extra_options or {}),
         )
         return onnx.load(path)
+
+
+def _split(live: Live, parts: int) -> Iterator[Live]:
+    return zip(*(np.array_split(features, parts) for features in live), strict=True)
 
 
 def _clips_below(model: onnx.ModelProto, given: Mapping[str, Quantization]) -> bool:

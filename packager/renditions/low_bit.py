@@ -21,7 +21,16 @@ from packager.exporting.export import ExportedBlocks
 from packager.exporting.verification import TorchReference
 from packager.renditions.calibration import Calibration, fitted_and_held_back
 from packager.renditions.correction import as_rows, corrected_weights
-from packager.renditions.rendition_set import Judged, RenditionSet, as_fragment, judge, judged_set, part_model
+from packager.renditions.rendition_set import (
+    Judged,
+    RenditionSet,
+    as_fragment,
+    judge,
+    judged_set,
+    notes_on_heads,
+    part_model,
+    parts_of_one_input,
+)
 from packager.renditions.rounding import Quantised, quantise
 
 BITS = {f"w{bits}": bits for bits in (2, 4, 6, 8)}
@@ -38,27 +47,27 @@ def make_low_bit(
     """The fragments of all blocks and exits with weights in ``BITS[name]`` bits, except those with a large error.
 
     Weights are rounded for real inputs (``correction``). Each fragment is compared with torch on held-out samples.
-    Parts without large weights have no such form.
+    Parts without large weights have no such form, nor have heads that read several cut points.
     """
     reference = TorchReference(exported.expansion)
     judged: dict[str, Judged] = {}
     loaded_bytes: dict[str, int] = {}
     with progress.task(f"pack weights to {name}", len(exported.own)) as task:
-        for index, (features, *_) in calibration.features_at_sizes():
-            fitting, held_back = fitted_and_held_back(features)
-            for part in [part for part, start in reference.starts.items() if start == index]:
+        for index, (live, *_) in calibration.features_at_sizes():
+            fitting, held_back = fitted_and_held_back(live)
+            for part in parts_of_one_input(exported, index):
                 task.note(part)
                 model = part_model(exported, part, calibration.free_axes)
                 whole = sum(len(one.raw_data) for one in model.graph.initializer)
                 axes = large_weights(model.graph)
                 if axes:
-                    found = corrected_weights(model, axes, BITS[name], fitting, batch=calibration.batch)
+                    found = corrected_weights(model, axes, BITS[name], fitting[0], batch=calibration.batch)
                     pack_weights(model.graph, BITS[name], found)
                     graph = as_fragment(model, part)
                     judged[part] = judge(name, exported, part, graph, reference, held_back, batch=calibration.batch)
                     loaded_bytes[part] = whole
                 task.advance()
-    return judged_set(name, exported, judged, loaded_bytes=loaded_bytes)
+    return judged_set(name, exported, judged, loaded_bytes=loaded_bytes, notes=notes_on_heads(exported, name))
 
 
 KINDS = {name: partial(make_low_bit, name) for name in BITS}

@@ -19,7 +19,7 @@ from packager.exporting.export import ExportedBlocks, deduplicate_weights
 from packager.exporting.onnx_exporter import OPSET
 from packager.exporting.verification import ABSOLUTE_TOLERANCE, TorchReference
 from packager.output.bundle_folder import BundleWriter
-from packager.renditions.calibration import Features, in_batches, relative_error
+from packager.renditions.calibration import Live, in_batches, relative_error
 
 MAX_ERROR = 0.25  # a block with a larger error is left out
 GOLDEN_TOLERANCE = 2.0  # times the quantisation error on real samples: other CPUs round differently
@@ -83,12 +83,37 @@ def part_stretch(exported: ExportedBlocks, part: str, graph: onnx.GraphProto | N
 def part_model(
     exported: ExportedBlocks, part: str, free_axes: Mapping[str, frozenset[int]] | None = None
 ) -> onnx.ModelProto:
-    """One block or exit as a model, from the tensor at its start to the one at its end.
+    """One block or exit as a model, from the tensors that it reads to the one at its end.
 
-    ``free_axes``: by tensor, the axes whose extent may be another one.
+    A head reads all that is live at its start, other parts the cut point's own tensor, so that taps do not pass
+    through them. ``free_axes``: by tensor, the axes whose extent may be another one.
     """
     stretch = replace(part_stretch(exported, part), free_axes=free_axes or {})
+    if not reads_taps(exported, part):
+        stretch = replace(stretch, inputs=stretch.inputs[:1], outputs=stretch.outputs[:1])
     return onnx.ModelProto.FromString(compose(stretch))
+
+
+def reads_taps(exported: ExportedBlocks, part: str) -> bool:
+    """True of a head that reads several cut points."""
+    return any(block.id == part and block.taps for block in exported.expansion.originals)
+
+
+def parts_of_one_input(exported: ExportedBlocks, start: int) -> list[str]:
+    """The blocks and exits at cut point ``start``, without a head that reads several cut points."""
+    starts = TorchReference(exported.expansion).starts
+    return [part for part in exported.own if starts[part] == start and not reads_taps(exported, part)]
+
+
+def notes_on_heads(exported: ExportedBlocks, name: str) -> tuple[str, ...]:
+    """Notes on the heads that the rendition ``name`` leaves out, since they read several cut points."""
+    heads = [part for part in exported.own if reads_taps(exported, part)]
+    return tuple(f"{part} has no {name} rendition: it reads several cut points" for part in heads)
+
+
+def inputs_of(exported: ExportedBlocks, part: str, live: Live) -> Live:
+    """The inputs of ``part_model``, in their order, of the tensors ``live`` at its start."""
+    return live if reads_taps(exported, part) else live[:1]
 
 
 def as_fragment(model: onnx.ModelProto, part: str) -> onnx.GraphProto:
@@ -135,11 +160,11 @@ def judge(
     part: str,
     graph: onnx.GraphProto,
     reference: TorchReference,
-    features: Features,
+    live: Live,
     *,
     batch: int,
 ) -> Judged:
-    """Compare with torch on real ``features``, in batches of ``batch``.
+    """Compare with torch on real features ``live`` at its start, in batches of ``batch``.
 
     Golden inputs are noise, which may lie far outside the ranges that the fragment was calibrated for. Only the shapes
     of the answers to them are compared with torch's.
@@ -147,15 +172,15 @@ def judge(
     The golden vector is the fragment's own answer on this machine; its tolerance derives from the quantisation error.
     """
     with contextlib.closing(OnnxRuntime(threads=1, lean=True).load(part_stretch(exported, part, graph))) as loaded:
-        actual = in_batches(lambda some: loaded.run([some])[0], features, batch)
-        expected = in_batches(lambda some: reference.answer([part], [some])[0], features, batch)
+        actual = in_batches(lambda *some: loaded.run(some)[0], live, batch)
+        expected = in_batches(lambda *some: reference.answer([part], some)[0], live, batch)
         error, difference = relative_error(actual, expected), float(np.abs(actual - expected).max())
-        *_, (_, (golden,)) = reference.compared(f"{name} of {part}", [part], loaded)
+        *_, (_, golden) = reference.compared(f"{name} of {part}", [part], loaded)
     tolerance = GOLDEN_TOLERANCE * difference + ABSOLUTE_TOLERANCE
     return Judged(
         graph=graph,
         error=error if np.isfinite(error) else float("inf"),
-        golden=Golden(samples=sample_outputs([golden]), tolerance=float(f"{tolerance:.3g}")),
+        golden=Golden(samples=sample_outputs(golden), tolerance=float(f"{tolerance:.3g}")),
     )
 
 

@@ -14,6 +14,7 @@ from device_sdk.errors import UsageError
 from device_sdk.supernet.blocks import CutPoint, Golden, InputSize, free_axes
 from device_sdk.supernet.plan import size_text
 from packager.supernet.expansion import Expansion
+from packager.tasks import LearningTask
 from packager.tracing.traced_model import tensors_of
 
 _STEP = 16  # pixels
@@ -82,7 +83,13 @@ def _candidate_lengths(own: int) -> list[Size]:
 
 
 def usable_sizes(
-    expansion: Expansion, samples: torch.Tensor, sizes: Sequence[Size], *, judged: bool = True, listed: bool = False
+    expansion: Expansion,
+    samples: torch.Tensor,
+    sizes: Sequence[Size],
+    *,
+    task: LearningTask,
+    judged: bool = True,
+    listed: bool = False,
 ) -> tuple[tuple[UsableSize, ...], tuple[str, ...]]:
     """The ``sizes`` at which the original path runs with a small enough error, and notes on the others.
 
@@ -90,6 +97,7 @@ def usable_sizes(
 
     Args:
         samples: real samples, prepared [count, *input].
+        task: measures the errors; answers that are maps have another resolution at other sizes.
         judged: False for samples of noise, whose errors say nothing and are not compared.
         listed: the sizes are a user's choice, so that none is left out for its error.
     """
@@ -103,13 +111,13 @@ def usable_sizes(
         except Exception as error:  # operators raise many kinds on sizes that do not fit
             notes.append(f"no input of {size_text(size)}: {_first_line(error)}")
             continue
-        if answers.shape != expected.shape:
+        if not _alike(answers, expected):
             notes.append(f"no input of {size_text(size)}: the model answers {list(answers.shape[1:])} there")
             continue
         if not judged:
             found.append(UsableSize(size, shapes, 0.0))
             continue
-        error_ = round(float((answers.softmax(1) - expected.softmax(1)).abs().sum(1).mean() / 2), 5)
+        error_ = round(float(task.distance(answers, expected).mean()), 5)
         if not (listed or error_ <= _LARGEST_ERROR):
             notes.append(
                 f"no input of {size_text(size)}: the answers differ from those at the model's own size by an error"
@@ -128,14 +136,25 @@ def _answers(expansion: Expansion, samples: torch.Tensor, size: Size | None = No
     """Answers of the original path to ``samples`` [count, *input], resized to ``size`` if given."""
     with torch.no_grad():
         batches = (resized(part, size) for part in samples.split(_BATCH))
-        return torch.cat([expansion.traced.answer(batch) for batch in batches]).flatten(1).double()
+        return torch.cat([expansion.traced.answer(batch) for batch in batches]).double()
+
+
+def _alike(answers: torch.Tensor, expected: torch.Tensor) -> bool:
+    """True if both have the same channels: maps may have another resolution."""
+    return (
+        answers.dim() == expected.dim()
+        and answers.shape[1] == expected.shape[1]
+        and (answers.dim() == 4 or answers.shape == expected.shape)
+    )
 
 
 def _shapes(expansion: Expansion, sample: torch.Tensor) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """The shapes of the tensors at all cut points, without the batch axis."""
+    """The shapes of the tensors at all cut points, without the batch axis; those of taps as in ``cut_points``."""
+    taps = expansion.traced.taps
     with torch.no_grad():
-        features = expansion.traced.features(sample)
-    return tuple(tuple(tuple(tensor.shape[1:]) for tensor in tensors_of([feature])) for feature in features)
+        *inner, last = expansion.traced.features(sample)
+    live = [[feature, *(inner[tap] for tap in taps if tap < index)] for index, feature in enumerate(inner)]
+    return tuple(tuple(tuple(tensor.shape[1:]) for tensor in tensors_of(some)) for some in (*live, [last]))
 
 
 def resized(images: torch.Tensor, size: Size | None) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch.nn import functional
 
-from packager.tasks.port import OfWholeSamples, imitation
+from packager.tasks.port import OfWholeSamples, imitation, total_variation
 
 
 class Classification(OfWholeSamples):
@@ -28,6 +28,10 @@ class Classification(OfWholeSamples):
     def imitation_loss(self, answers: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
         """Kullback-Leibler divergence from the teacher's class probabilities."""
         return imitation(answers, teacher, temperature)
+
+    def distance(self, answers: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        """The total variation distance of the class probabilities."""
+        return total_variation(answers, others)
 
     def score(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """1 for a correct class, else 0."""

@@ -8,6 +8,8 @@ from typing import Literal
 import torch
 from torch.nn import functional
 
+from packager.tasks.port import apart, at_size
+
 _SIDES = 4  # logits for classes come first, then the distances from the cell's centre to the sides of its box
 _CENTRE = 0.25  # cells within this distance from a box's centre are assigned to it, relative to the box's size
 _FOCUS, _BALANCE = 2.0, 0.25  # of the focal loss (Lin et al. 2017)
@@ -56,6 +58,11 @@ class Detection:
         there = targets[:, :, 0] >= 0
         found[named & certain & overlapping & there] = 1.0
         return found.sum(1) / there.sum(1).clamp_min(1)
+
+    def distance(self, answers: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        """The distance of the cells' class probabilities, at the resolution of ``others``; boxes do not count."""
+        found = at_size(answers[:, :-_SIDES], others.shape[2:])
+        return apart(found.sigmoid(), others[:, :-_SIDES].sigmoid())
 
     def shifted(
         self, targets: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, *, size: tuple[int, int]

@@ -31,6 +31,10 @@ class Embedding(OfWholeSamples):
         """The same against the teacher's vectors; no temperature."""
         return self.target_loss(answers, teacher)
 
+    def distance(self, answers: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        """1 less the score against ``others``."""
+        return 1 - self.score(answers, others)
+
     def score(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The cosine similarity of each sample; opposite vectors count as 0."""
         return functional.cosine_similarity(answers, targets.to(answers.dtype), dim=1).clamp(0, 1)

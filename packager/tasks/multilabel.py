@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch.nn import functional
 
-from packager.tasks.port import OfWholeSamples
+from packager.tasks.port import OfWholeSamples, apart
 
 
 class MultiLabel(OfWholeSamples):
@@ -29,6 +29,10 @@ class MultiLabel(OfWholeSamples):
         """The same against the teacher's probabilities at the temperature, times its square."""
         wanted = (teacher / temperature).sigmoid()
         return temperature**2 * functional.binary_cross_entropy_with_logits(answers / temperature, wanted)
+
+    def distance(self, answers: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        """The distance of the labels' probabilities."""
+        return apart(answers.sigmoid(), others.sigmoid())
 
     def score(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """F1 of each sample's labels, 1 where none is there and none was found."""

@@ -29,6 +29,9 @@ class LearningTask(Protocol):
     def score(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The score of each answer, 0 to 1: [batch]."""
 
+    def distance(self, answers: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        """The distance of two answers to each sample, 0 to 1: [batch]. Maps may have different resolutions."""
+
     def shifted(
         self, targets: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, *, size: tuple[int, int]
     ) -> torch.Tensor:
@@ -64,6 +67,26 @@ def mixed_loss(
     """The loss of tuning: ``label_weight`` · target loss + (1 − ``label_weight``) · imitation loss."""
     imitated = task.imitation_loss(answers, teacher, temperature)
     return label_weight * task.target_loss(answers, targets) + (1 - label_weight) * imitated
+
+
+def total_variation(answers: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    """The total variation distance of class probabilities of logits [batch, classes, …]: [batch], mean of places."""
+    distances = (answers.softmax(1) - others.softmax(1)).abs().sum(1) / 2
+    return distances.flatten(1).mean(1) if distances.dim() > 1 else distances
+
+
+def apart(found: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    """1 − Σ min / Σ max (Ruzicka's distance) of values [batch, …] of at least 0; [batch], 0 where all are 0."""
+    found, others = found.flatten(1), others.flatten(1)
+    largest = torch.maximum(found, others).sum(1)
+    return torch.where(largest > 0, 1 - torch.minimum(found, others).sum(1) / largest.clamp_min(1e-12), 0.0)
+
+
+def at_size(answers: torch.Tensor, size: torch.Size) -> torch.Tensor:
+    """Maps [batch, channels, rows, columns] at the resolution ``size``, bilinear."""
+    if answers.shape[2:] == size:
+        return answers
+    return functional.interpolate(answers, size=size, mode="bilinear", align_corners=False)
 
 
 def imitation(answers: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:

@@ -31,6 +31,10 @@ class Regression(OfWholeSamples):
         """The same against the teacher's values; no temperature."""
         return self.target_loss(answers, teacher)
 
+    def distance(self, answers: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        """1 less the score against ``others``."""
+        return 1 - self.score(answers, others)
+
     def score(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """1 less |answer − target| / (|answer| + |target|), the mean of each sample's values (sMAPE)."""
         apart = (answers - targets).abs() / (answers.abs() + targets.abs()).clamp_min(_TINY)

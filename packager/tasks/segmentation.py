@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch.nn import functional
 
-from packager.tasks.port import imitation
+from packager.tasks.port import at_size, imitation, total_variation
 
 IGNORED = 255  # the class of unlabelled pixels
 
@@ -28,7 +28,7 @@ class Segmentation:
 
     def target_loss(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Cross-entropy of the pixels that are not ignored."""
-        return functional.cross_entropy(_at(answers, targets), targets.long(), ignore_index=IGNORED)
+        return functional.cross_entropy(at_size(answers, targets.shape[1:]), targets.long(), ignore_index=IGNORED)
 
     def imitation_loss(self, answers: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
         """Kullback-Leibler divergence from the teacher's class probabilities, at all positions of the answers."""
@@ -36,9 +36,13 @@ class Segmentation:
 
     def score(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The share of labelled pixels with the correct class."""
-        right = _at(answers, targets).argmax(1) == targets
+        right = at_size(answers, targets.shape[1:]).argmax(1) == targets
         counted = targets != IGNORED
         return (right & counted).flatten(1).sum(1) / counted.flatten(1).sum(1).clamp_min(1)
+
+    def distance(self, answers: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        """The total variation distance of the pixels' class probabilities, at the resolution of ``others``."""
+        return total_variation(at_size(answers, others.shape[2:]), others)
 
     def shifted(
         self, targets: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, *, size: tuple[int, int]
@@ -55,11 +59,3 @@ class Segmentation:
     def mirrored(self, targets: torch.Tensor) -> torch.Tensor:
         """Mirrored with the image."""
         return targets.flip(2)
-
-
-def _at(answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The answers at the resolution of the targets."""
-    size = targets.shape[1:]
-    if answers.shape[2:] == size:
-        return answers
-    return functional.interpolate(answers, size=size, mode="bilinear", align_corners=False)

@@ -8,7 +8,7 @@ from typing import Any, cast, overload
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.data.inputs import RawInputs
+from device_sdk.data.inputs import RawInputs, resize_prepared
 from device_sdk.data.kinds.port import Array, ReadBlob
 from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.errors import InputError
@@ -52,10 +52,10 @@ class ImagePreparer:
         return isinstance(samples, np.ndarray) and samples.dtype != np.uint8
 
     def prepare(self, samples: Any, input_size: tuple[int, ...] = ()) -> Array:
-        """See the port: float32 [n, channels, height, width]."""
+        """See the port: float32 [n, channels, height, width]. Where pixels are not resized, what is prepared is."""
         channels, *own = self._image_shape()
-        height, width = input_size or own
-        return prepare(samples, self._preprocessing, input_shape=(channels, height, width))
+        height, width = (input_size if self._preprocessing.resize else ()) or own
+        return resize_prepared(prepare(samples, self._preprocessing, input_shape=(channels, height, width)), input_size)
 
     def listed(self, samples: Any) -> RawImages:
         """A batch of raw images, or a sequence of images of any sizes, as arrays [height, width, channels]."""

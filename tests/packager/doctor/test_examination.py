@@ -186,14 +186,16 @@ def test_splits_are_where_less_travels_than_the_input(loaded):
     assert not last.split
 
 
-def test_two_stages_stay_in_fp32_and_keep_their_taps(loaded):
+def test_two_stages_have_int8_and_keep_their_taps(loaded):
     found = examine(loaded(lambda: TwoStage(Features(), Map())))
-    assert "in two stages" in _said(found, "quantise").says
-    assert found.renditions == ("fp32",)
-    assert found.estimate_int8 is None
+    assert _said(found, "quantise").possible
+    assert {"fp32", "int8"} <= set(found.renditions)
+    assert "xnnpack" not in found.renditions
+    assert found.estimate_int8 is not None
     assert [one.index for one in found.cut_points if one.mandatory] == [3]
     assert "not a classifier" in _said(found, "exit").says
     assert found.conclusion.startswith("pathweave package refuses it as a classifier: it has 5×20×20 outputs")
+    assert "--task segmentation" in found.conclusion
 
 
 def test_parallel_streams_are_told_what_int8_would_cost_them(loaded):

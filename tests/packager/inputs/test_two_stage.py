@@ -9,12 +9,12 @@ from torch import nn
 from torch.nn import functional
 
 from device_sdk.data.preprocessing import Preprocessing
+from device_sdk.data.targets import TargetDataset
 from device_sdk.errors import DataError, InputError
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.paths import enumerate_subnets
-from packager.data.target_data import TargetDataset
 from packager.errors import TraceError
 from packager.exporting.export import export_blocks
 from packager.exporting.verification import Verifier
@@ -164,7 +164,7 @@ def test_a_segmentation_model_is_packaged_and_answers_on_the_device(tmp_path, tr
     data = TargetDataset(images, maps, tuple("abcde"), tuple(map(str, range(24))))
     preprocessing = Preprocessing(scale=1 / 255, mean=(0.5,) * 3, std=(0.25,) * 3)
     model = LoadedModel(traced.whole, (3, 16, 16), preprocessing, None, "pyramid", None, "test")
-    recipe = Recipe(steps=6, batch=8, variants=0)
+    recipe = Recipe(steps=6, batch=8, variants=0, renditions=("fp32", "int8"), input_sizes=((12, 12), (8, 8)))
     job = Job(model, data, "maps", data, "maps", recipe, "pyramid", task=Segmentation())
     folder = package(job, tmp_path / "bundle").folder
     with AdaptiveModel.open(folder, state_folder=tmp_path / "state") as opened:
@@ -176,6 +176,12 @@ def test_a_segmentation_model_is_packaged_and_answers_on_the_device(tmp_path, tr
         assert opened.bundle.manifest.metrics.tune_steps > 0
         with pytest.raises(InputError, match="maps of class indices"):
             opened.adapt(images, Goal(latency_ratio=2.0), labels=[0] * 24)
+        supernet = opened.bundle.supernet
+        assert [one.size for one in supernet.input_sizes] == [(12, 12), (8, 8)]
+        assert [one.shapes[-1] for one in supernet.input_sizes] == [((5, 12, 12),), ((5, 8, 8),)]
+        for block in supernet.blocks:
+            assert [one.name for one in block.renditions] == ["fp32", "int8"], block.id
+            assert all(one.any_size for one in block.renditions), block.id
         found = opened.adapt(images, Goal(latency_ratio=2.0), labels=maps)
         assert 0 < found.expected.accuracy < 1
         assert opened(images[:2]).output.shape[:2] == (2, 5)

@@ -18,6 +18,7 @@ from packager.renditions.calibration import (
 )
 from packager.supernet.expansion import expand
 from packager.supernet.input_sizes import usable_sizes
+from packager.tasks import Classification
 from packager.tracing.traced_model import trace
 
 
@@ -27,7 +28,7 @@ def test_features_are_those_of_the_original_path(tiny_exported, calibrate):
     assert [index for index, _ in found] == list(range(7))
     with torch.no_grad():
         expected = tiny_exported.expansion.traced.features(calibration.samples)
-    for (_, features), wanted in zip(found, expected, strict=True):
+    for (_, (features,)), wanted in zip(found, expected, strict=True):
         np.testing.assert_allclose(features, wanted.numpy(), atol=1e-4)
 
 
@@ -41,7 +42,7 @@ def test_large_models_are_calibrated_on_fewer_samples(available, largest, count)
 
 def test_errors_are_measured_on_samples_that_ranges_are_not_fitted_to():
     features = np.arange(10, dtype=np.float32)[:, None]
-    fitting, held_back = fitted_and_held_back(features)
+    (fitting,), (held_back,) = fitted_and_held_back((features,))
     assert sorted([*fitting[:, 0], *held_back[:, 0]]) == list(range(10))
     assert held_back[:, 0].tolist() == [8, 9]
 
@@ -53,13 +54,13 @@ def test_samples_that_are_sorted_are_held_back_from_all_over():
 
 def test_features_do_not_depend_on_how_many_are_computed_at_a_time(tiny_exported, calibrate):
     whole = calibrate(tiny_exported.expansion)
-    for (_, found), (_, expected) in zip(replace(whole, batch=7).features(), whole.features(), strict=True):
+    for (_, (found,)), (_, (expected,)) in zip(replace(whole, batch=7).features(), whole.features(), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_a_few_samples_serve_both():
     features = np.zeros((2, 1), dtype=np.float32)
-    fitting, held_back = fitted_and_held_back(features)
+    (fitting,), (held_back,) = fitted_and_held_back((features,))
     assert len(fitting) == len(held_back) == 2
 
 
@@ -78,11 +79,11 @@ def test_ranges_are_measured_at_smaller_input_sizes_too():
     net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), *pooled, nn.Linear(4, 3))
     samples = torch.rand(6, 1, 32, 32)
     expansion = expand(trace(net.eval(), samples), max_span=1)
-    sizes, _ = usable_sizes(expansion, samples, [(24, 24), (20, 20), (16, 16)])
+    sizes, _ = usable_sizes(expansion, samples, [(24, 24), (20, 20), (16, 16)], task=Classification())
     calibration = Calibration(expansion, samples, sizes=sizes)
     at_input = next(features for index, features in calibration.features_at_sizes() if index == 0)
-    assert [features.shape[-1] for features in at_input] == [32, sizes[len(sizes) // 2].size[0], sizes[-1].size[0]]
-    assert [len(features) for features in at_input] == [6, 6, 6]
-    plain = [features for _, features in calibration.features()]
-    for (_, (own, *_)), expected in zip(calibration.features_at_sizes(), plain, strict=True):
+    assert [features.shape[-1] for (features,) in at_input] == [32, sizes[len(sizes) // 2].size[0], sizes[-1].size[0]]
+    assert [len(features) for (features,) in at_input] == [6, 6, 6]
+    plain = [features for _, (features,) in calibration.features()]
+    for (_, ((own,), *_)), expected in zip(calibration.features_at_sizes(), plain, strict=True):
         np.testing.assert_array_equal(own, expected)

@@ -117,7 +117,7 @@ def trial(tiny_exported, calibrate, compiler):
     """Trials of the tiny supernet's parts for a chip, and the features at a cut point."""
     calibration = calibrate(tiny_exported.expansion)
     ranges = cut_point_ranges(calibration, SilentProgress(), name="htp")
-    features = dict(calibration.features())
+    features = {index: own for index, (own,) in calibration.features()}
     return partial(Trial, tiny_exported, compiler, quantization=ranges, batch=64), features
 
 

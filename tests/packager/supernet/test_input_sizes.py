@@ -6,6 +6,7 @@ from torch import nn
 
 from packager.supernet.expansion import expand
 from packager.supernet.input_sizes import candidate_sizes, usable_sizes
+from packager.tasks import Classification
 from packager.tracing.traced_model import trace
 
 
@@ -46,7 +47,7 @@ def test_few_multiples_of_16_pixels_are_candidates(own, expected):
 
 def test_a_convolutional_model_runs_at_smaller_inputs():
     expansion, samples = expansion_of(fixed=False)
-    sizes, notes = usable_sizes(expansion, samples, [(24, 24), (16, 16)])
+    sizes, notes = usable_sizes(expansion, samples, [(24, 24), (16, 16)], task=Classification())
     assert [size.size for size in sizes] == [(24, 24), (16, 16)]
     assert not notes
     assert sizes[1].shapes[0] == ((3, 16, 16),)
@@ -57,7 +58,7 @@ def test_a_convolutional_model_runs_at_smaller_inputs():
 
 def test_a_size_that_a_smaller_one_beats_is_left_out():
     expansion, samples = expansion_of(fixed=False)
-    sizes, _ = usable_sizes(expansion, samples, [(31, 31), (30, 30), (16, 16)])
+    sizes, _ = usable_sizes(expansion, samples, [(31, 31), (30, 30), (16, 16)], task=Classification())
     errors = [size.error for size in sizes]
     assert errors == sorted(errors)
     assert len(set(errors)) == len(errors)
@@ -65,6 +66,6 @@ def test_a_size_that_a_smaller_one_beats_is_left_out():
 
 def test_a_model_that_fixes_its_size_has_one():
     expansion, samples = expansion_of(fixed=True)
-    sizes, notes = usable_sizes(expansion, samples, [(24, 24)])
+    sizes, notes = usable_sizes(expansion, samples, [(24, 24)], task=Classification())
     assert sizes == ()
     assert "no input of 24x24" in notes[0]

@@ -1,0 +1,127 @@
+"""The samples of a job: loaded by their kind and task, their labels as positions in the model's classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import msgspec
+import torch
+
+from device_sdk.data.class_names import ClassNames, require_distinct
+from device_sdk.data.datasets import ImageDataset, as_positions
+from device_sdk.data.preprocessing import Preprocessing
+from device_sdk.data.targets import LOADERS, TargetDataset, classes_of_boxes
+from device_sdk.errors import DataError, UsageError
+from device_sdk.progress import Progress
+from packager.data.image_set import Images, ImageSet, load_images
+from packager.data.prepared_set import PreparedSet, load_prepared
+from packager.inputs.labels import IMAGENET
+from packager.inputs.model_loader import LoadedModel
+from packager.tasks import Classification, Detection, LearningTask, Segmentation
+
+_IMAGENET_OUTPUTS = 1000
+
+Samples = ImageDataset | TargetDataset | ImageSet | PreparedSet
+DataTask = Literal["classification", "segmentation", "detection"]  # of data that are read from files
+TASKS: dict[DataTask, LearningTask] = {
+    "classification": Classification(),
+    "segmentation": Segmentation(),
+    "detection": Detection(),
+}
+
+
+def loaded_data(
+    task: DataTask, model: LoadedModel, training: str, validation: str, progress: Progress
+) -> tuple[LoadedModel, Samples, Samples, tuple[str, ...]]:
+    """The model with its classes, the samples for training and validation, and notes on what was left out."""
+    if task != "classification":
+        return _with_targets(task, model, training, validation)
+    labels = Labels(model)
+    trained, training_notes = load_samples_of(training, model, labels, progress)
+    validated, validation_notes = load_samples_of(validation, model, labels, progress)
+    _require_labels(validated, validation)
+    class_names = labels.names or ()
+    # an unlabelled set has no names of its own
+    named = replace(model, class_names=class_names), replace(trained, class_names=class_names)
+    return *named, validated, (*training_notes, *validation_notes)
+
+
+def _with_targets(
+    task: DataTask, model: LoadedModel, training: str, validation: str
+) -> tuple[LoadedModel, Samples, Samples, tuple[str, ...]]:
+    """As ``_loaded``, of images with maps or boxes: whole images, since targets are of all that they show."""
+    own = model.preprocessing
+    if not isinstance(own, Preprocessing):
+        raise UsageError(f"{task} is for images; this model takes other samples")
+    notes = ("images are not cropped, since targets are of whole images",) if own.crop is not None else ()
+    names = model.class_names or (classes_of_boxes(training) if task == "detection" else ())
+    if not names:
+        raise UsageError("maps do not name their classes", hint="--classes FILE: one per line, in the order of numbers")
+    size = (model.input_shape[1], model.input_shape[2])
+    trained, validated = (LOADERS[task](reference, names, size, None) for reference in (training, validation))
+    whole = replace(model, preprocessing=msgspec.structs.replace(own, crop=None), class_names=names)
+    return whole, trained, validated, (*notes, *trained.notes, *validated.notes)
+
+
+class Labels:
+    """Maps classes of data sets to positions in the model's. If the model names none, the first set defines them."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self.names = model.class_names
+        self._model = model
+
+    def __call__(self, classes: Sequence[str], indexed: bool) -> tuple[tuple[str, ...], Sequence[int]]:
+        """See ``load_images``."""
+        if not classes:
+            return self.names or (), ()
+        if indexed:
+            count = (
+                len(self.names) if self.names is not None else output_count(self._model) or max(map(int, classes)) + 1
+            )
+            positions = as_positions(classes, count=count)
+            self.names = self.names or tuple(map(str, range(count)))
+            return self.names, positions
+        if self.names is None:
+            self.names = _names_from_data(tuple(classes), output_count(self._model))
+        return self.names, ClassNames(self.names, self._model.class_ids).positions(classes)
+
+
+def load_samples_of(
+    reference: str, model: LoadedModel, labels: Labels, progress: Progress
+) -> tuple[Images | PreparedSet, tuple[str, ...]]:
+    """The samples of the model's kind, and notes on what was left out."""
+    preprocessing, shape = model.preprocessing, model.input_shape
+    if isinstance(preprocessing, Preprocessing):
+        found = load_images(reference, preprocessing, size=(shape[1], shape[2]), label=labels, progress=progress)
+        return found.images, found.report.notes
+    prepared = load_prepared(reference, preprocessing, shape, model.blobs, label=labels, progress=progress)
+    return prepared, prepared.notes
+
+
+def _require_labels(validation: Images | PreparedSet, reference: str) -> None:
+    if (validation.labels < 0).any():
+        raise DataError(
+            f"the validation samples of {reference} have no labels",
+            hint="put them into one folder per class, or list them in a CSV file with a column label",
+        )
+
+
+def _names_from_data(found: tuple[str, ...], outputs: int) -> tuple[str, ...]:
+    """The data's classes, sorted by name, for a model that does not name its own."""
+    require_distinct(found)
+    if outputs not in (0, len(found)):
+        listed = IMAGENET if outputs == _IMAGENET_OUTPUTS else "FILE"
+        raise DataError(
+            f"the model has {outputs} outputs, the data has {len(found)} classes",
+            hint=f"--classes {listed} says which classes the outputs are; the data may have some of them only",
+        )
+    return found
+
+
+def output_count(model: LoadedModel) -> int:
+    """The number of the model's outputs per image."""
+    with torch.no_grad():
+        answer = model.module(model.noise(1))
+    return int(answer.shape[-1]) if isinstance(answer, torch.Tensor) and answer.dim() == 2 else 0
