@@ -225,7 +225,9 @@ def load_job(
     branches = None
     if recipe.branch_weights is not None:
         branches = read_state_dict((recipe_path.parent if recipe_path else Path()) / recipe.branch_weights)
-    model = load_model_of_job(specification, weights=weights, input_shape=input_shape, classes=classes, pixels=pixels)
+    model = load_model_of_job(
+        specification, weights=weights, input_shape=input_shape, classes=classes, pixels=pixels, task=task
+    )
     model, trained, validated, data_notes = loaded_data(task, model, training, validation, progress)
     job = Job(
         model=model,
@@ -265,6 +267,7 @@ def load_model_of_job(
     input_shape: tuple[int, ...] | None = None,
     classes: str | None = None,
     pixels: Pixels | None = None,
+    task: DataTask = "classification",
 ) -> LoadedModel:
     """The model as in a job: its preprocessing resizes images to its input, ``classes`` names its outputs.
 
@@ -279,7 +282,7 @@ def load_model_of_job(
     model = replace(_resizing(model), notes=notes)
     if listed is None:
         return model
-    known = listed.for_model(output_count(model), model.class_names, reference=classes or "")
+    known = listed.for_model(output_count(model, task), model.class_names, reference=classes or "")
     return replace(model, class_names=known.names, class_ids=known.ids)
 
 

@@ -22,6 +22,7 @@ from packager.inputs.model_loader import LoadedModel
 from packager.tasks import Classification, Detection, LearningTask, Segmentation
 
 _IMAGENET_OUTPUTS = 1000
+_SIDES = 4  # of a box, behind its classes
 
 Samples = ImageDataset | TargetDataset | ImageSet | PreparedSet
 DataTask = Literal["classification", "segmentation", "detection"]  # of data that are read from files
@@ -30,6 +31,8 @@ TASKS: dict[DataTask, LearningTask] = {
     "segmentation": Segmentation(),
     "detection": Detection(),
 }
+_ANSWERS: dict[DataTask, tuple[int, int]] = {"classification": (2, 0), "segmentation": (4, 0), "detection": (4, _SIDES)}
+"""The number of axes of answers, and of channels that are no classes."""
 
 
 def loaded_data(
@@ -120,8 +123,9 @@ def _names_from_data(found: tuple[str, ...], outputs: int) -> tuple[str, ...]:
     return found
 
 
-def output_count(model: LoadedModel) -> int:
-    """The number of the model's outputs per image."""
+def output_count(model: LoadedModel, task: DataTask = "classification") -> int:
+    """The number of classes that the model answers for; 0 where its answer is of another task."""
     with torch.no_grad():
         answer = model.module(model.noise(1))
-    return int(answer.shape[-1]) if isinstance(answer, torch.Tensor) and answer.dim() == 2 else 0
+    axes, others = _ANSWERS[task]
+    return int(answer.shape[1]) - others if isinstance(answer, torch.Tensor) and answer.dim() == axes else 0
