@@ -5,6 +5,7 @@ trace → expand → train (distil, tune, exits) → export → verify → rendi
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -24,6 +25,7 @@ from packager.branch_zoo.plain import without_untrained_exits
 from packager.expanding import examples_of, expanded, write_branches
 from packager.exporting.export import ExportedBlocks, export_blocks
 from packager.fitting import applied, fit, fit_once
+from packager.fitting.exit_heads import fit_exits, sample_count, with_exit_states
 from packager.inputs.job import Job
 from packager.output.bundle_folder import BundleWriter, Packaged, already_there, but_renditions, clear
 from packager.output.checkpoints import Checkpoints, encode_description
@@ -230,6 +232,7 @@ def follow(job: Job, out: Path, *, ranks: Ranks) -> None:
         expansion = expanded(job, torch.from_numpy(examples_of(job)))
         checkpoints = Checkpoints(work_folder(out), {}, leads=False)
         expansion = _fitted(job, expansion, checkpoints, SilentProgress(), ranks)
+        expansion = _exits_fitted(job, expansion, checkpoints, SilentProgress(), ranks)
         trainer = _trained(job, expansion, checkpoints, SilentProgress(), ranks)
         _with_exits(job, expansion, trainer, checkpoints, SilentProgress(), ranks)
 
@@ -261,6 +264,23 @@ def _fitted(job: Job, expansion: Expansion, checkpoints: Checkpoints, progress: 
     found = ranks.state_from_lead(found)
     assert found is not None
     return applied(expansion, found)
+
+
+def _exits_fitted(
+    job: Job, expansion: Expansion, checkpoints: Checkpoints, progress: Progress, ranks: Ranks
+) -> Expansion:
+    """Exits start from a fit of their last layer. Skipped with ``branch_weights``, and where they are not trained."""
+    trained = job.recipe.steps or job.recipe.budget_minutes
+    if job.branch_weights is not None or not expansion.exits or not trained:
+        return expansion
+    states = None
+    if ranks.leads:
+        count = sample_count(4 * math.prod(job.model.input_shape))
+        batches = job.training_batches(count=count)
+        states = fit_exits(expansion, batches, progress=progress)
+    states = ranks.state_from_lead(states)
+    assert states is not None
+    return with_exit_states(expansion, states)
 
 
 def _trained(

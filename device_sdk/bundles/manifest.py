@@ -82,7 +82,11 @@ class MacsRangeAccuracy(msgspec.Struct, frozen=True):
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """The packager's validation results, on the part named in ``data``."""
+    """The packager's validation results, on the part named in ``data``.
+
+    ``temperature``: since 1.9, that by which a classifier's logits are divided for its probabilities to be right on
+    these samples; None where it was not fitted.
+    """
 
     data: str
     samples: int
@@ -92,6 +96,7 @@ class Metrics(msgspec.Struct, frozen=True):
     distil_steps: int
     tune_steps: int
     exit_steps: int = 0
+    temperature: float | None = None
 
 
 class Provenance(msgspec.Struct, frozen=True):

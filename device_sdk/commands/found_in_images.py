@@ -1,4 +1,4 @@
-"""What a model of maps or boxes found in one image, for people and as JSON."""
+"""Answers of models of maps and boxes for one image, in words and as JSON."""
 
 from __future__ import annotations
 

@@ -31,6 +31,7 @@ PSEUDO_SAMPLES = 4.0  # spread as in training: a class that was not seen keeps a
 _ITERATIONS, _TOLERANCE = 200, 1e-6
 _FOLDS = 4
 _CERTAINTY = 2.0  # standard errors by which the prior must raise the likelihood of samples it was not estimated on
+_LESS_CERTAIN = 0.1  # mean probability of the answers below the usual accuracy at which samples are of another kind
 _TEMPERATURES = (0.25, 8.0)
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _SEARCH_STEPS = 40
@@ -41,12 +42,17 @@ def find_prior(
     labels: npt.NDArray[np.int64] | None,
     *,
     temperature: float | None = None,
+    usual_accuracy: float = 0.0,
 ) -> Prior | None:
     """The prior of the samples with ``logits`` [count, classes] of the full model; None where none is certain to help.
 
     ``labels`` [count], or None: then the mix is estimated from the logits. ``temperature``: of the logits; None: fitted
     to the labels, or 1 without any. Shares are estimated on three quarters of the samples and judged on the fourth, in
     turns: the prior is kept only if it makes those samples more likely by two standard errors.
+
+    Without labels another mix of classes and samples of another kind look alike. Samples of which the model is less
+    certain than ``usual_accuracy``, its accuracy where the temperature was fitted, are taken to be of another kind, and
+    get no prior.
     """
     count, classes = logits.shape
     if count < LEAST_SAMPLES or classes < 2 or not np.isfinite(logits).all():
@@ -55,6 +61,8 @@ def find_prior(
     if temperature is None:
         temperature = 1.0 if labels is None else fit_temperature(wide, labels)
     likely = probabilities(wide / temperature)
+    if labels is None and likely.max(axis=1).mean() < usual_accuracy - _LESS_CERTAIN:
+        return None
     gains = np.zeros(count)
     folds = np.arange(count) % _FOLDS
     for fold in range(_FOLDS):
@@ -260,7 +268,9 @@ def stand_in_labels(
         found = [task.stand_in(answers) for answers in _full_model_answers(workspace, inputs, batch=batch)]
         return np.concatenate(found), None
     logits = np.concatenate(list(_full_model_answers(workspace, inputs, batch=batch)))
-    prior = find_prior(logits, None) if use_prior else None
+    metrics = workspace.bundle.manifest.metrics
+    usual = 0.0 if metrics.temperature is None else metrics.original_accuracy
+    prior = find_prior(logits, None, temperature=metrics.temperature, usual_accuracy=usual) if use_prior else None
     return task.stand_in(corrected(logits, prior)), prior
 
 

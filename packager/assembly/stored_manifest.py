@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 
 import msgspec
+import torch
 
 from device_sdk import __version__
 from device_sdk.bundles.manifest import (
@@ -18,6 +19,7 @@ from device_sdk.bundles.manifest import (
     SelfTest,
     Task,
 )
+from device_sdk.policies.gathering import fit_temperature
 from device_sdk.supernet.blocks import CutPoint, InputSize
 from packager.assembly.validation import Validation
 from packager.assembly.verified import Verified
@@ -28,6 +30,8 @@ from packager.output.bundle_folder import BundleWriter
 from packager.renditions.rendition_set import RenditionSet
 from packager.supernet.expansion import Expansion
 from packager.training.phases import DISTIL, EXITS, TUNE
+
+_CALIBRATED, _CALIBRATED_TOGETHER = 256, 16  # validation samples that the temperature is fitted to, and of a batch
 
 
 def stored_manifest(
@@ -90,7 +94,18 @@ def _metrics(job: Job, steps_done: Mapping[str, int], verified: Verified, valida
         distil_steps=steps_done[DISTIL],
         tune_steps=steps_done[TUNE],
         exit_steps=steps_done[EXITS],
+        temperature=_temperature(job),
     )
+
+
+def _temperature(job: Job) -> float | None:
+    """The temperature of the model's logits on validation samples; None for other tasks than classification."""
+    if job.task.kind != "classification":
+        return None
+    images, labels = job.held_out(_CALIBRATED)
+    with torch.no_grad():
+        logits = torch.cat([job.model.module(some) for some in images.split(_CALIBRATED_TOGETHER)])
+    return round(fit_temperature(logits.float().numpy(), labels.numpy()), 4)
 
 
 def _quantised(cuts: Sequence[CutPoint], kinds: Sequence[RenditionSet]) -> tuple[CutPoint, ...]:

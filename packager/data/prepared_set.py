@@ -23,13 +23,14 @@ LabelMap = Callable[[Sequence[str], bool], tuple[tuple[str, ...], Sequence[int]]
 
 @dataclass(frozen=True, eq=False)
 class PreparedSet:
-    """Prepared samples [count, *input] with labels int64 [count], positions in ``class_names``, below 0 for none.
+    """Prepared samples [count, *input] with labels [count, …] as the task defines its targets.
 
+    Of classes they are int64 [count], positions in ``class_names``, below 0 for none.
     ``notes``: sentences on what was left out or cut.
     """
 
     inputs: npt.NDArray[Any]
-    labels: npt.NDArray[np.int64]
+    labels: npt.NDArray[Any]
     class_names: tuple[str, ...]
     notes: tuple[str, ...] = ()
 

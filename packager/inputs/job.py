@@ -109,7 +109,18 @@ class Job:
 
         All in stored order, or ``count`` spread evenly.
         """
-        samples, chosen = self.validation, _spread(len(self.validation), count)
+        return self._batches(self.validation, count, batch)
+
+    def training_batches(
+        self, *, count: int, batch: int = 64
+    ) -> Iterator[tuple[npt.NDArray[np.float32], npt.NDArray[Any]]]:
+        """Up to ``count`` training samples as ``validation_batches`` gives them: not augmented."""
+        return self._batches(self.training, count, batch)
+
+    def _batches(
+        self, samples: Samples, count: int | None, batch: int
+    ) -> Iterator[tuple[npt.NDArray[np.float32], npt.NDArray[Any]]]:
+        chosen = _spread(len(samples), count)
         parts = [chosen[first : first + batch] for first in range(0, len(chosen), batch)]
         if not isinstance(samples, ImageSet):
             for part in parts:

@@ -148,6 +148,8 @@ def test_maps_need_class_names(made, tmp_path, capsys):
     task, private, _ = made
     out = ("--out", str(tmp_path / "bundle"))
     model = f"tests.packager.test_targets:{'painter' if task == 'segmentation' else 'finder'}"
-    status = main(["package", "--model", model, "--task", task, "--data", private, "--val", private, "--steps", "0", *out])
+    status = main(
+        ["package", "--model", model, "--task", task, "--data", private, "--val", private, "--steps", "0", *out]
+    )
     assert status != 0
     assert "--classes FILE" in capsys.readouterr().err

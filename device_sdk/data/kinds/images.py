@@ -54,8 +54,10 @@ class ImagePreparer:
     def prepare(self, samples: Any, input_size: tuple[int, ...] = ()) -> Array:
         """See the port: float32 [n, channels, height, width]. Where pixels are not resized, what is prepared is."""
         channels, *own = self._image_shape()
-        height, width = (input_size if self._preprocessing.resize else ()) or own
-        return resize_prepared(prepare(samples, self._preprocessing, input_shape=(channels, height, width)), input_size)
+        resizes = self._preprocessing.resize is not None
+        height, width = (input_size if resizes else ()) or own
+        prepared = prepare(samples, self._preprocessing, input_shape=(channels, height, width))
+        return prepared if resizes or not input_size else resize_prepared(prepared, input_size)
 
     def listed(self, samples: Any) -> RawImages:
         """A batch of raw images, or a sequence of images of any sizes, as arrays [height, width, channels]."""

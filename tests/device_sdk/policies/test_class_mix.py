@@ -126,3 +126,15 @@ def test_a_thousand_classes_of_which_ten_are_seen():
 def test_a_prior_that_makes_no_sense_is_refused(ratios, temperature):
     with pytest.raises(ValueError, match="prior"):
         Prior(ratios, temperature)
+
+
+def test_samples_of_another_kind_get_no_prior_from_their_answers_alone():
+    known, labels = samples(UNIFORM, 400, temperature=0.4)
+    temperature, usual = fit_temperature(known, labels), accuracy(known, labels, None)
+    assert usual > 0.85
+    mixed, _ = samples(few(), 150, temperature=0.4, seed=1)
+    assert find_prior(mixed, None, temperature=temperature, usual_accuracy=usual) is not None
+    random = np.random.default_rng(0)
+    strange = mixed * 0.3 + random.normal(scale=0.4, size=mixed.shape) + np.eye(CLASSES)[4]
+    assert find_prior(strange, None, temperature=temperature) is not None
+    assert find_prior(strange, None, temperature=temperature, usual_accuracy=usual) is None

@@ -18,12 +18,13 @@ from torch import nn
 from device_sdk.bundles.runnable import golden_inputs, matches
 from device_sdk.progress import SilentProgress
 from device_sdk.runtimes import OnnxRuntime
+from device_sdk.supernet.blocks import TensorSpec
 from packager.errors import VerificationError
 from packager.exporting.export import export_blocks
 from packager.exporting.onnx_exporter import OPSET, export_whole, select_by_convolution
 from packager.exporting.verification import SELF_TEST_BATCH, SELF_TEST_SEED, TorchReference
 from packager.renditions.calibration import Calibration
-from packager.renditions.int8 import fitted, make_int8
+from packager.renditions.int8 import fitted, make_int8, quantised
 from packager.renditions.rendition_set import part_stretch
 from packager.supernet.blocks.trainable import TrainableBlock
 from packager.supernet.expansion import expand
@@ -280,3 +281,25 @@ def test_levels_reach_from_the_least_to_the_greatest_feature(values):
     assert 0 in levels
     nearest = np.abs(levels[None] - features[:, None].astype(np.float64)).min(axis=1)
     assert np.all(nearest <= 0.51 * found.scale)
+
+
+def test_what_leads_to_a_logarithm_is_not_quantised():
+    class Loudness(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.waves, self.after = nn.Conv1d(1, 4, 8, stride=4, bias=False), nn.Conv1d(4, 4, 3, padding=1)
+
+        def forward(self, sounds):
+            return self.after(self.waves(sounds).square().clamp(min=1e-6).log())
+
+    torch.manual_seed(0)
+    samples = torch.randn(24, 1, 64) * torch.logspace(-3, 0, 24)[:, None, None]
+    whole = onnx.ModelProto.FromString(export_whole(Loudness().eval(), TensorSpec("input", (1, 64))))
+    quiet = onnxruntime.InferenceSession(whole.SerializeToString(), providers=["CPUExecutionProvider"])
+    expected = quiet.run(None, {"input": samples.numpy()})[0]
+    made = quantised(whole, (samples.numpy(),), batch=8)
+    weights = {one.name for one in made.graph.initializer if one.data_type == onnx.TensorProto.INT8}
+    assert len([name for name in weights if not name.endswith("_zero_point")]) == 1  # of the second convolution alone
+    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    found = session.run(None, {"input": samples.numpy()})[0]
+    assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()

@@ -67,10 +67,10 @@ def test_what_is_no_set_of_maps_is_refused_in_one_line(folder):
     with pytest.raises(DataError, match="no images in images/train/ or train/"):
         load_maps(f"{folder}#train", CLASSES, (2, 3))
     write(folder, "labels/val/0.png", np.zeros((2, 3, 3)))
-    with pytest.raises(DataError, match="labels/val/0.png is a RGB image"):
+    with pytest.raises(DataError, match=r"labels/val/0\.png is a RGB image"):
         load_maps(f"{folder}#val", CLASSES, (2, 3))
     (folder / "labels/val/0.png").write_bytes(b"\x89PNG")
-    with pytest.raises(DataError, match=r"labels/val/0.png is not a PNG"):
+    with pytest.raises(DataError, match=r"labels/val/0\.png is not a PNG"):
         load_maps(f"{folder}#val", CLASSES, (2, 3))
     for number in range(3):
         write(folder, f"labels/val/{number}.png", np.full((2, 3), 9), mode="L")
