@@ -129,6 +129,7 @@ def package(
         plan.announce()
         checkpoints.begin()
         expansion = _fitted(job, expansion, checkpoints, times, ranks)
+        expansion = _exits_fitted(job, expansion, checkpoints, times, ranks)
         plan.settle(with_stand_ins(job.recipe, expansion))
         trainer = _trained(job, expansion, checkpoints, times, ranks, plan)
         expansion = _with_exits(job, expansion, trainer, checkpoints, times, ranks, plan)

@@ -17,7 +17,7 @@ import android.util.Size
 import android.view.Surface
 import android.view.WindowManager
 import pathweave.sdk.data.Image
-import pathweave.sdk.supernet.ImageSize
+import pathweave.sdk.supernet.SampleSize
 
 private const val LEAST_SIDE = 240 // pixels; of the sizes that a camera has, the smallest that is not below
 private const val BUFFERS = 2
@@ -110,7 +110,7 @@ private class CameraFrames(size: Size, private val degrees: Int, private val fai
         val frame = reader.acquireLatestImage() ?: return
         frame.use {
             val (y, u, v) = it.planes.map { plane -> Plane(plane.buffer, plane.rowStride, plane.pixelStride) }
-            latest.put(rgbOf(y, u, v, ImageSize(it.height, it.width), degrees))
+            latest.put(rgbOf(y, u, v, SampleSize(it.height, it.width), degrees))
         }
     }
 

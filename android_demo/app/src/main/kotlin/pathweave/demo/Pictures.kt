@@ -11,7 +11,7 @@ import java.io.ByteArrayOutputStream
 import java.io.IOException
 import java.io.InputStream
 import pathweave.sdk.data.Image
-import pathweave.sdk.supernet.ImageSize
+import pathweave.sdk.supernet.SampleSize
 
 /** Pixels; a photo is decoded at about this size, however large it is. */
 const val PHOTO_SIDE: Int = 2048
@@ -56,7 +56,7 @@ private fun upright(picture: Bitmap, degrees: Float): Bitmap {
 
 /** The pixels of [picture] in three channels, channels last; the core resizes them. */
 fun pixelsOf(picture: Bitmap): Image {
-    val size = ImageSize(picture.height, picture.width)
+    val size = SampleSize(picture.height, picture.width)
     val colours = IntArray(size.width * size.height)
     picture.getPixels(colours, 0, size.width, 0, 0, size.width, size.height)
     val pixels = ByteArray(colours.size * CHANNELS)

@@ -6,7 +6,7 @@ import pathweave.sdk.data.Image
 import pathweave.sdk.logs.LogLine
 import pathweave.sdk.policies.AdaptationProgress
 import pathweave.sdk.policies.AdaptationStage
-import pathweave.sdk.supernet.ImageSize
+import pathweave.sdk.supernet.SampleSize
 
 private const val SIDE = 28
 
@@ -36,7 +36,7 @@ private val seven = Image(
         val leg = row in 9..23 && column in (20 - (row - 8) / 2 - 3)..(20 - (row - 8) / 2)
         (if (bar || leg) 255 else 16).toByte()
     },
-    ImageSize(SIDE, SIDE), 1,
+    SampleSize(SIDE, SIDE), 1,
 )
 
 private val lines = listOf(

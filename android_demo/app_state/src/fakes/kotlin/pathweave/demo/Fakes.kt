@@ -11,7 +11,7 @@ import kotlin.concurrent.thread
 import kotlin.io.path.createTempDirectory
 import pathweave.sdk.SplitMix64
 import pathweave.sdk.data.Image
-import pathweave.sdk.supernet.ImageSize
+import pathweave.sdk.supernet.SampleSize
 
 /** The reference bundle of tests/contract: three classes, images of 2x2 pixels with three channels. */
 object Reference {
@@ -33,7 +33,7 @@ object Reference {
     }
     val key: String = Regex("-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----\\\\n")
         .find(File(contract, "vectors.json").readText())!!.value.replace("\\n", "\n")
-    val size = ImageSize(2, 2)
+    val size = SampleSize(2, 2)
 
     fun images(count: Int, seed: Long = 5): List<Image> {
         val random = SplitMix64(seed)

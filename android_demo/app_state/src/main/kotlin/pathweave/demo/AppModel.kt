@@ -246,7 +246,7 @@ class AppModel(
     }
 
     private fun jpegFor(current: AdaptiveModel) =
-        device.jpeg.takeIf { current.bundle.manifest.preprocessing.channels == COLOURS }
+        device.jpeg.takeIf { current.bundle.manifest.preprocessing.ofImages().channels == COLOURS }
 
     private fun askNoLonger(current: AdaptiveModel) {
         bundles.asking = false
@@ -272,7 +272,7 @@ class AppModel(
     /** Classifies the picture that [read] decodes, as the mode says. */
     fun classify(read: () -> Image): Job = begin(Busy.CLASSIFYING) {
         val current = requireModel()
-        val image = withChannels(read(), current.bundle.manifest.preprocessing.channels)
+        val image = withChannels(read(), current.bundle.manifest.preprocessing.ofImages().channels)
         val classified = classified(image, current.answer(image, state.value.mode))
         state.change { it.copy(classified = classified) }
     }
@@ -351,7 +351,7 @@ class AppModel(
 
 /** [image] at the model's own size, so that many have room. */
 private fun prepared(current: AdaptiveModel, image: Image): Image {
-    val preprocessing = current.bundle.manifest.preprocessing
+    val preprocessing = current.bundle.manifest.preprocessing.ofImages()
     return fitted(withChannels(image, preprocessing.channels), preprocessing)
 }
 

@@ -37,7 +37,7 @@ internal class LiveControl(
             state.change { it.copy(live = null, notice = Notice.Failed(error.message.orEmpty())) }
             return
         }
-        val channels = model.bundle.manifest.preprocessing.channels
+        val channels = model.bundle.manifest.preprocessing.ofImages().channels
         loop = LiveLoop(model, InChannels(frames, channels), { state.value.mode }, Shown(state))
     }
 

@@ -3,7 +3,7 @@ package pathweave.demo
 
 import java.nio.ByteBuffer
 import pathweave.sdk.data.Image
-import pathweave.sdk.supernet.ImageSize
+import pathweave.sdk.supernet.SampleSize
 
 private const val QUARTER_TURN = 90
 private const val SHIFT = 16 // of the fixed-point factors below
@@ -26,11 +26,11 @@ class Plane(val bytes: ByteBuffer, val rowStride: Int, val pixelStride: Int) {
  * [u] and [v] have half the rows and columns of [y], rounded up. [degrees]: by how much the frame has to be turned
  * clockwise to stand upright: 0, 90, 180 or 270.
  */
-fun rgbOf(y: Plane, u: Plane, v: Plane, size: ImageSize, degrees: Int): Image {
+fun rgbOf(y: Plane, u: Plane, v: Plane, size: SampleSize, degrees: Int): Image {
     require(degrees % QUARTER_TURN == 0) { "frames turn by quarters, not by $degrees degrees" }
     val turns = Math.floorMod(degrees / QUARTER_TURN, 4)
     val (height, width) = size
-    val upright = if (turns % 2 == 0) size else ImageSize(width, height)
+    val upright = if (turns % 2 == 0) size else SampleSize(width, height)
     val (first, down, right) = when (turns) { // where the first pixel goes, and the ones below and beside another
         0 -> Triple(0, width, 1)
         1 -> Triple(height - 1, -1, height)

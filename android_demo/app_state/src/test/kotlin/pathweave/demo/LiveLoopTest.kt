@@ -15,8 +15,8 @@ import pathweave.sdk.AdaptiveModel
 import pathweave.sdk.InfeasibleDeadlineError
 import pathweave.sdk.data.Image
 import pathweave.sdk.logs.LogLine
-import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.SampleSize
 
 @Timeout(60)
 class LiveLoopTest {
@@ -49,7 +49,7 @@ class LiveLoopTest {
 
     @Test
     fun `a picture that the model cannot take ends the loop with the reason`() {
-        val wrong = Image(ByteArray(27), ImageSize(3, 3), 3)
+        val wrong = Image(ByteArray(27), SampleSize(3, 3), 3)
         assertTrue("expected images of 2x2" in reasonOf(FakeCamera(listOf(wrong)))!!)
     }
 

@@ -9,7 +9,7 @@ import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import pathweave.sdk.UsageError
 import pathweave.sdk.data.Image
-import pathweave.sdk.supernet.ImageSize
+import pathweave.sdk.supernet.SampleSize
 
 class PrivatePicturesTest {
     private val none = PrivatePictures(listOf("blue", "Green", "green", "red"))
@@ -52,7 +52,7 @@ class PrivatePicturesTest {
 
     @Test
     fun `there is room for so many bytes of pixels`() {
-        val megabytes32 = Image(ByteArray(32_000_000), ImageSize(4000, 8000), 1)
+        val megabytes32 = Image(ByteArray(32_000_000), SampleSize(4000, 8000), 1)
         val one = none.with(megabytes32, null)
         assertTrue(one.hasRoom(32_000_000))
         assertFalse(one.hasRoom(32_000_001))

@@ -7,7 +7,7 @@ import org.junit.jupiter.api.Assertions.assertThrows
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import pathweave.sdk.data.Image
-import pathweave.sdk.supernet.ImageSize
+import pathweave.sdk.supernet.SampleSize
 
 class YuvFrameTest {
     private fun plane(values: List<Int>, width: Int, rowStride: Int = width, pixelStride: Int = 1): Plane {
@@ -21,7 +21,7 @@ class YuvFrameTest {
     private fun Image.colours(): List<List<Int>> = pixels.map { it.toInt() and 0xff }.chunked(channels)
 
     private fun one(y: Int, u: Int, v: Int): List<Int> =
-        rgbOf(plane(listOf(y), 1), plane(listOf(u), 1), plane(listOf(v), 1), ImageSize(1, 1), 0).colours()[0]
+        rgbOf(plane(listOf(y), 1), plane(listOf(u), 1), plane(listOf(v), 1), SampleSize(1, 1), 0).colours()[0]
 
     @Test
     fun `colours are those of BT 601 with full range`() {
@@ -40,14 +40,14 @@ class YuvFrameTest {
     @Test
     fun `frames are turned upright clockwise`() {
         val (y, grey) = plane(listOf(10, 20, 30, 40, 50, 60), 3) to plane(listOf(128, 128), 2)
-        fun turned(degrees: Int) = rgbOf(y, grey, grey, ImageSize(2, 3), degrees)
+        fun turned(degrees: Int) = rgbOf(y, grey, grey, SampleSize(2, 3), degrees)
         fun lumas(degrees: Int) = turned(degrees).colours().map { it[0] }
         assertEquals(listOf(10, 20, 30, 40, 50, 60), lumas(0))
         assertEquals(listOf(40, 10, 50, 20, 60, 30), lumas(90))
         assertEquals(listOf(60, 50, 40, 30, 20, 10), lumas(180))
         assertEquals(listOf(30, 60, 20, 50, 10, 40), lumas(270))
         assertEquals(lumas(270), lumas(-90))
-        assertEquals(listOf(ImageSize(2, 3), ImageSize(3, 2)), listOf(turned(0).size, turned(90).size))
+        assertEquals(listOf(SampleSize(2, 3), SampleSize(3, 2)), listOf(turned(0).size, turned(90).size))
         assertThrows(IllegalArgumentException::class.java) { turned(45) }
     }
 
@@ -55,13 +55,13 @@ class YuvFrameTest {
     fun `strides of the planes are heeded`() {
         val y = plane(listOf(10, 20, 30, 40), 2, rowStride = 8)
         val half = plane(listOf(128), 1, rowStride = 8, pixelStride = 2)
-        val image = rgbOf(y, half, half, ImageSize(2, 2), 0)
+        val image = rgbOf(y, half, half, SampleSize(2, 2), 0)
         assertEquals(listOf(10, 20, 30, 40), image.colours().map { it[1] })
     }
 
     @Test
     fun `models of one channel get grey`() {
-        val image = Image(byteArrayOf(-1, 0, 0, 10, 10, 10), ImageSize(1, 2), 3)
+        val image = Image(byteArrayOf(-1, 0, 0, 10, 10, 10), SampleSize(1, 2), 3)
         assertEquals(listOf(listOf(76), listOf(10)), withChannels(image, 1).colours())
         assertSame(image, withChannels(image, 3))
     }

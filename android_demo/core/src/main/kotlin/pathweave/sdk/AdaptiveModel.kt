@@ -48,11 +48,11 @@ import pathweave.sdk.session.loadExits
 import pathweave.sdk.session.sources
 import pathweave.sdk.supernet.Goal
 import pathweave.sdk.supernet.Home
-import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Kind
 import pathweave.sdk.supernet.PROVIDERS
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.Power
+import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Uplink
 import pathweave.sdk.supernet.considered
 
@@ -118,7 +118,7 @@ public class AdaptiveModel private constructor(
     public val log: AdaptationLog? get() = state?.log
 
     /** What images have to measure for the plan in use; null if the model takes no images. [use] may change it. */
-    public val imageSize: ImageSize? get() = samples.imageSize(plan.inputSize)
+    public val imageSize: SampleSize? get() = samples.imageSize(plan.inputSize)
 
     /**
      * What all that is loaded and runs may take beyond the bare runtime, in bytes; null for no limit.
@@ -240,6 +240,22 @@ public class AdaptiveModel private constructor(
     public fun inputs(images: List<Image>): Inputs = samples.inputs(images)
 
     /**
+     * Texts to adapt on, of a model of texts.
+     *
+     * @throws InputError a text is empty, or the bundle's tokenizer is not one that this SDK reads.
+     * @throws UsageError the model takes other samples.
+     */
+    public fun textInputs(texts: List<String>): Inputs = samples.textInputs(texts)
+
+    /**
+     * Sounds to adapt on, of a model of sounds: one channel each, from −1 to 1, at the model's rate, of any length.
+     *
+     * @throws InputError a sound without samples, or with values that are no numbers.
+     * @throws UsageError the model takes other samples.
+     */
+    public fun soundInputs(sounds: List<FloatArray>): Inputs = samples.soundInputs(sounds)
+
+    /**
      * Prepared samples [count, *input] of the model's own size to adapt on.
      *
      * @throws InputError another shape or type, or values that are no numbers.
@@ -258,6 +274,14 @@ public class AdaptiveModel private constructor(
      */
     public operator fun invoke(vararg images: Image, deadlineMs: Double? = null): Answer =
         answer(deadlineMs, images.asList()) { samples.prepare(images.asList(), it) }
+
+    /** The same for texts, as [textInputs] takes them. */
+    public fun answerTexts(texts: List<String>, deadlineMs: Double? = null): Answer =
+        answer(deadlineMs, null) { samples.prepareTexts(texts, it) }
+
+    /** The same for sounds, as [soundInputs] takes them. */
+    public fun answerSounds(sounds: List<FloatArray>, deadlineMs: Double? = null): Answer =
+        answer(deadlineMs, null) { samples.prepareSounds(sounds, it) }
 
     /** The same for prepared tensors of the size of the plan in use: [batch, *input] or one sample [*input]. */
     public fun infer(tensor: Tensor, deadlineMs: Double? = null): Answer =
@@ -283,12 +307,12 @@ public class AdaptiveModel private constructor(
     public fun answerTimesMs(tensor: Tensor): Map<String, Double> = timed.answerTimesMs { samples.tensor(tensor, it) }
 
     /** [prepare] is told the input size of the plan that answers. [images]: before they were prepared, if known. */
-    private fun answer(deadlineMs: Double?, images: List<Image>?, prepare: (ImageSize?) -> Tensor): Answer {
+    private fun answer(deadlineMs: Double?, images: List<Image>?, prepare: (SampleSize?) -> Tensor): Answer {
         if (deadlineMs != null) return timed.byDeadline(deadlineMs, clock(), prepare)
         return inUse.call { active ->
             val tensor = prepare(active.loaded.inputSize)
             val startedNs = clock()
-            val atSize = images?.let { each -> { at: List<Int>, size: ImageSize? -> samples.prepare(each.slice(at), size) } }
+            val atSize = images?.let { each -> { at: List<Int>, size: SampleSize? -> samples.prepare(each.slice(at), size) } }
             val (output, source) = remote.answer(active.plan, active.loaded, tensor, images, atSize)
             val answer = answer(active.plan, output, source, startedNs)
             // the time of exits and servers is not the subnet's

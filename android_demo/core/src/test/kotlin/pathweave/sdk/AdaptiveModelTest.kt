@@ -28,9 +28,9 @@ import pathweave.sdk.session.SUBNET
 import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Hard
-import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.RemoteRef
+import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Sends
 import pathweave.sdk.supernet.Split
 import pathweave.sdk.supernet.decodePlan
@@ -76,11 +76,11 @@ class AdaptiveModelTest {
     fun `images are prepared and classified`() {
         open().use { model ->
             val size = model.imageSize!!
-            assertEquals(ImageSize(2, 2), size)
+            assertEquals(SampleSize(2, 2), size)
             val images = List(3) { number -> Image(ByteArray(12) { (it * 7 + number * 31).toByte() }, size, 3) }
-            val prepared = prepare(images, model.bundle.manifest.preprocessing, listOf(3, 2, 2))
+            val prepared = prepare(images, model.bundle.manifest.preprocessing.ofImages(), listOf(3, 2, 2))
             assertEquals(model.infer(prepared).labels, model(*images.toTypedArray()).labels)
-            assertRefused<InputError> { model(Image(ByteArray(27), ImageSize(3, 3), 3)) }
+            assertRefused<InputError> { model(Image(ByteArray(27), SampleSize(3, 3), 3)) }
             assertRefused<InputError> { model() }
         }
     }
@@ -88,16 +88,16 @@ class AdaptiveModelTest {
     @Test
     fun `images have to be of the size of the plan in use`() {
         open().use { model ->
-            fun image(size: ImageSize) = Image(ByteArray(3 * size.height * size.width) { (it * 5).toByte() }, size, 3)
+            fun image(size: SampleSize) = Image(ByteArray(3 * size.height * size.width) { (it * 5).toByte() }, size, 3)
             for ((plan, side) in listOf(cases[10] to 1, cases[8] to 4, cases[0] to 2)) {
                 model.use(planOf(plan))
-                val size = ImageSize(side, side)
+                val size = SampleSize(side, side)
                 assertEquals(size, model.imageSize)
-                val prepared = prepare(listOf(image(size)), model.bundle.manifest.preprocessing, listOf(3, side, side))
+                val prepared = prepare(listOf(image(size)), model.bundle.manifest.preprocessing.ofImages(), listOf(3, side, side))
                 assertEquals(model.infer(prepared).labels, model(image(size)).labels)
                 assertEquals(1, model.infer(Tensor.of(FloatArray(3 * side * side), listOf(3, side, side))).labels.size)
                 for (other in listOf(1, 2, 4, 5) - side) {
-                    val refused = assertRefused<InputError> { model(image(ImageSize(other, other))) }
+                    val refused = assertRefused<InputError> { model(image(SampleSize(other, other))) }
                     assertEquals("expected images of ${side}x$side, got ${other}x$other", refused.message)
                     val tensor = Tensor.of(FloatArray(3 * other * other), listOf(1, 3, other, other))
                     val error = assertRefused<InputError> { model.infer(tensor) }
@@ -131,7 +131,7 @@ class AdaptiveModelTest {
                 val refused = Plan(subnetOf(case["subnet"].text), case["exits"].texts.map { ExitChoice(it, 0.5) })
                 assertRefused<UsageError> { model.use(refused) }
             }
-            assertEquals(model.bundle.supernet.original to ImageSize(2, 2), model.plan.subnet to model.imageSize)
+            assertEquals(model.bundle.supernet.original to SampleSize(2, 2), model.plan.subnet to model.imageSize)
         }
     }
 

@@ -13,10 +13,10 @@ import pathweave.sdk.files.exclusive
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.Runtime
 import pathweave.sdk.session.openAt
-import pathweave.sdk.supernet.Goal
 import pathweave.sdk.supernet.ExitChoice
-import pathweave.sdk.supernet.ImageSize
+import pathweave.sdk.supernet.Goal
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.SampleSize
 
 private const val KILLED = 128 + 9 // exit value after SIGKILL
 private const val ADAPTATIONS = 5 // by each profile
@@ -71,7 +71,7 @@ object AdaptChild {
         val (state, samples) = arguments
         AdaptiveModel.open(Contract.referenceFolder, stateFolder = File(state)).use { model ->
             val manifest = model.bundle.manifest
-            val inputs = model.inputs(prepare(drawnImages(samples.toInt()), manifest.preprocessing, listOf(3, 2, 2)))
+            val inputs = model.inputs(prepare(drawnImages(samples.toInt()), manifest.preprocessing.ofImages(), listOf(3, 2, 2)))
             println("begun")
             while (true) {
                 repeat(ADAPTATIONS) { model.adaptBlocking(inputs, Goal(latencyMs = 1000.0)) }
@@ -105,7 +105,7 @@ fun exchangedPlans(bundle: Bundle): List<Plan> {
 /** Images of the reference bundle's own size. */
 fun drawnImages(count: Int): List<Image> {
     val random = SplitMix64(7)
-    return List(count) { Image(ByteArray(12) { random.next().toByte() }, ImageSize(2, 2), 3) }
+    return List(count) { Image(ByteArray(12) { random.next().toByte() }, SampleSize(2, 2), 3) }
 }
 
 /** Holds a lock until it is killed. */

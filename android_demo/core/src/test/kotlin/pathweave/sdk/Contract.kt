@@ -16,7 +16,7 @@ import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.bundles.TrustedKey
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.FP32
-import pathweave.sdk.supernet.ImageSize
+import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Subnet
 
 /** The golden vectors of tests/contract, and how they are written. */
@@ -53,10 +53,10 @@ fun subnetOf(text: String): Subnet {
         val name = word.substringBefore('~')
         Edge(name.substringBefore('@'), name.substringAfter('@', FP32), home = word.substringAfter('~', ""))
     }
-    return Subnet(edges).at(size?.let { (height, width) -> ImageSize(height, width) })
+    return Subnet(edges).at(size?.let { (height, width) -> SampleSize(height, width) })
 }
 
-val JsonElement.size: ImageSize get() = items.let { (height, width) -> ImageSize(height.int, width.int) }
+val JsonElement.size: SampleSize get() = items.let { (height, width) -> SampleSize(height.int, width.int) }
 
 fun subnetsOf(subnets: List<Subnet>): List<String> = subnets.map { it.toString() }
 

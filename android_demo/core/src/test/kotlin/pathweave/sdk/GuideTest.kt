@@ -9,8 +9,8 @@ import org.junit.jupiter.api.io.TempDir
 import pathweave.sdk.bundles.TrustedKey
 import pathweave.sdk.data.Image
 import pathweave.sdk.supernet.ExitChoice
-import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.SampleSize
 
 /** docs/guide/embed_in_an_android_app.md is right: its ten lines are those below, and they run. */
 class GuideTest {
@@ -27,7 +27,7 @@ class GuideTest {
 
         // the guide's lines
         AdaptiveModel.open(File(folder, "bundle"), trust = TrustedKey.read(File(folder, "key.pub"))).use { model ->
-            val size = ImageSize(height = 2, width = 2) // of any size, where the manifest says how to resize
+            val size = SampleSize(height = 2, width = 2) // of any size, where the manifest says how to resize
             val answer = model(Image(pixels, size, channels = 3)) // 8-bit, row by row, channels last
             println("${answer.labels[0]} (${answer.confidence[0]}) by ${answer.source[0]} in ${answer.latencyMs} ms")
 

@@ -261,6 +261,8 @@ public class BlobBytes private constructor(private val bytes: ByteBuffer) {
 
     internal fun view(): ByteBuffer = bytes.duplicate()
 
+    internal fun toByteArray(): ByteArray = ByteArray(size).also { view().get(it) }
+
     internal operator fun get(index: Int): Byte = bytes.get(index)
 
     public companion object {

@@ -10,8 +10,12 @@ import pathweave.sdk.ManifestError
 import pathweave.sdk.RuntimeFailedError
 import pathweave.sdk.UnsupportedFormatError
 import pathweave.sdk.UsageError
+import pathweave.sdk.data.AnyPreprocessing
 import pathweave.sdk.data.Interpolation
 import pathweave.sdk.data.Preprocessing
+import pathweave.sdk.data.kinds.SoundPreprocessing
+import pathweave.sdk.data.kinds.TensorPreprocessing
+import pathweave.sdk.data.kinds.TextPreprocessing
 import pathweave.sdk.files.JsonError
 import pathweave.sdk.files.JsonPlace
 import pathweave.sdk.files.decodeJson
@@ -21,10 +25,10 @@ import pathweave.sdk.supernet.BlockKind
 import pathweave.sdk.supernet.CutPoint
 import pathweave.sdk.supernet.Exit
 import pathweave.sdk.supernet.Golden
-import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.InputSize
 import pathweave.sdk.supernet.Member
 import pathweave.sdk.supernet.Rendition
+import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Supernet
 import pathweave.sdk.supernet.TensorSpec
 import pathweave.sdk.supernet.extents
@@ -56,13 +60,16 @@ public data class PublicNames(
     val outputs: List<String> = listOf("logits"),
 )
 
+/** The full model's [accuracy] on the packager's samples, and the temperature by which its logits are right there. */
+public data class Certainty(val temperature: Double, val accuracy: Double)
+
 /** Everything that a device needs to know about a bundle but the blobs themselves. */
 public data class Manifest(
     val formatVersion: String,
     val name: String,
     val version: Long,
     val task: Task,
-    val preprocessing: Preprocessing,
+    val preprocessing: AnyPreprocessing,
     val cutPoints: List<CutPoint>,
     val blocks: List<Block>,
     val exits: List<Exit>,
@@ -77,6 +84,8 @@ public data class Manifest(
     val hybridPlan: String? = null,
     /** Of a family, the largest first; none for one network. Since 1.6. */
     val members: List<Member> = emptyList(),
+    /** What is known of the full model's certainty, where the packager fitted a temperature. */
+    val certainty: Certainty? = null,
 ) {
     /** The graph of this bundle. */
     public fun supernet(): Supernet = Supernet(cutPoints, blocks, exits, inputSizes, members)
@@ -88,6 +97,7 @@ public data class Manifest(
             for (shared in rendition.shared) sizes[shared] = sharedSizes[shared]
             sizes[rendition.blob] = rendition.sizeBytes
         }
+        sizes += preprocessing.blobs
         return sizes
     }
 
@@ -152,6 +162,7 @@ public fun decodeManifest(data: ByteArray): Manifest {
     checkLimits(manifest)
     checkNames(manifest)
     checkSharedSizes(manifest)
+    checkInput(manifest)
     checkOutput(manifest)
     return manifest
 }
@@ -190,6 +201,14 @@ private fun checkSharedSizes(manifest: Manifest) {
     }
 }
 
+private fun checkInput(manifest: Manifest) {
+    val (first, prepared) = manifest.cutPoints[0].tensors to manifest.preprocessing
+    if (!prepared.accepts(first[0].shape, first[0].dtype) || (prepared.blobs.isNotEmpty() && first.size > 1)) {
+        val shown = first.joinToString { "${it.dtype} ${it.shape}" }
+        throw ManifestError("the model's input is $shown, which its preprocessing does not prepare")
+    }
+}
+
 private fun checkOutput(manifest: Manifest) {
     val outputs = manifest.supernet().cutPoints.last().tensors.last().shape
     val classes = manifest.task.classNames.size
@@ -215,6 +234,9 @@ private fun manifest(root: JsonPlace): Manifest {
             .mapValues { (_, size) -> size.whole(least = 0, most = BLOB_MAX_BYTES_STATED) },
         hybridPlan = root.nullable("hybrid")?.let(::hybridPlan),
         members = root.optional("members")?.items().orEmpty().map(::member),
+        certainty = root["metrics"].let { metrics ->
+            metrics.nullable("temperature")?.let { Certainty(it.number(), metrics["original_accuracy"].number()) }
+        },
     )
 }
 
@@ -236,33 +258,46 @@ private fun task(place: JsonPlace): Task {
     )
 }
 
-private const val IMAGE = "image"
-
-private fun preprocessing(place: JsonPlace): Preprocessing {
-    val kind = place.optional("kind")?.text() ?: IMAGE
-    if (kind != IMAGE) {
-        throw UnsupportedFormatError(
-            "the model takes samples of the kind '${kind.take(80)}'; this SDK takes images",
-            hint = "run it with the Python SDK, or package a model of images",
-        )
-    }
-    val resize = place.nullable("resize")?.items()?.map { it.size() }
-    if (resize != null && resize.size != 2) throw JsonError("Expected two sides - at `$.preprocessing.resize`")
+private fun preprocessing(place: JsonPlace): AnyPreprocessing {
     try {
-        return Preprocessing(
-            scale = place["scale"].number(),
-            mean = place["mean"].numbers(),
-            std = place["std"].numbers(),
-            resize = resize?.let { (height, width) -> ImageSize(height, width) },
-            channels = place.optional("channels")?.size() ?: 3,
-            interpolation = place.optional("interpolation")?.oneOf { name ->
-                Interpolation.entries.find { it.toString() == name }
-            } ?: Interpolation.BILINEAR,
-            crop = place.nullable("crop")?.number(),
-        )
+        return when (val kind = place.optional("kind")?.text() ?: "image") {
+            "image" -> ofImages(place)
+            "text" -> TextPreprocessing(
+                tokenizer = place["tokenizer"].text(),
+                tokenizerBytes = place["tokenizer_bytes"].whole(),
+                maxTokens = place["max_tokens"].size(),
+                padId = place.optional("pad_id")?.size() ?: 0,
+                typeIds = place.optional("type_ids")?.flag() ?: false,
+            )
+            "sound" -> SoundPreprocessing(place["sample_rate_hz"].size(), place["window_samples"].size())
+            "tensor" -> TensorPreprocessing(
+                place.optional("mean")?.numbers().orEmpty(),
+                place.optional("std")?.numbers().orEmpty(),
+            )
+            else -> throw UnsupportedFormatError(
+                "the model takes samples of the kind '${kind.take(80)}'; this SDK knows image, text, sound, tensor",
+                hint = "update Pathweave on the device",
+            )
+        }
     } catch (error: IllegalArgumentException) {
         throw JsonError("${error.message} - at `$.preprocessing`", error)
     }
+}
+
+private fun ofImages(place: JsonPlace): Preprocessing {
+    val resize = place.nullable("resize")?.items()?.map { it.size() }
+    if (resize != null && resize.size != 2) throw JsonError("Expected two sides - at `$.preprocessing.resize`")
+    return Preprocessing(
+        scale = place["scale"].number(),
+        mean = place["mean"].numbers(),
+        std = place["std"].numbers(),
+        resize = resize?.let { (height, width) -> SampleSize(height, width) },
+        channels = place.optional("channels")?.size() ?: 3,
+        interpolation = place.optional("interpolation")?.oneOf { name ->
+            Interpolation.entries.find { it.toString() == name }
+        } ?: Interpolation.BILINEAR,
+        crop = place.nullable("crop")?.number(),
+    )
 }
 
 private fun cutPoint(place: JsonPlace) = CutPoint(

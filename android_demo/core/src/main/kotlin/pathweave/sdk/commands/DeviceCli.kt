@@ -45,9 +45,9 @@ import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Goal
 import pathweave.sdk.supernet.Hard
-import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.RemoteRef
+import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Split
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.encodePlan
@@ -93,7 +93,7 @@ private class Round(
         AdaptiveModel.open(opened, stateFolder = stateFolder).use { model ->
             val shape = model.bundle.supernet.cutPoints[0].tensors[0].shape
             val images = imagesOf(File(arguments[3]).readBytes(), shape)
-            val samples = model.inputs(prepare(images, model.bundle.manifest.preprocessing, shape))
+            val samples = model.inputs(prepare(images, model.bundle.manifest.preprocessing.ofImages(), shape))
             val labels = labelsOf(File(arguments[4]).readBytes())
             val found = model.adaptBlocking(samples, goal, labels = labels)
             val asking = asks?.let { Asking(model, serverAndName(url), token, images) }
@@ -213,7 +213,7 @@ internal fun imagesOf(pixels: ByteArray, shape: List<Int>): List<Image> {
     val (channels, height, width) = shape
     val bytes = channels * height * width
     return List(pixels.size / bytes) {
-        Image(pixels.copyOfRange(it * bytes, (it + 1) * bytes), ImageSize(height, width), channels)
+        Image(pixels.copyOfRange(it * bytes, (it + 1) * bytes), SampleSize(height, width), channels)
     }
 }
 

@@ -5,9 +5,10 @@ import kotlin.math.abs
 import pathweave.sdk.InputError
 import pathweave.sdk.SplitMix64
 import pathweave.sdk.UsageError
+import pathweave.sdk.numerics.DType
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.numerics.elements
-import pathweave.sdk.supernet.ImageSize
+import pathweave.sdk.supernet.SampleSize
 
 /** Samples that can be prepared at several input sizes. */
 public interface Inputs {
@@ -15,17 +16,17 @@ public interface Inputs {
     public val count: Int
 
     /** Whether a model that runs at this size can be called with samples like these. */
-    public fun has(inputSize: ImageSize?): Boolean = true
+    public fun has(inputSize: SampleSize?): Boolean = true
 
     /** The samples at [positions] as [count, *input], at an input size (null: the model's own). */
-    public fun take(positions: List<Int>, inputSize: ImageSize?): Tensor
+    public fun take(positions: List<Int>, inputSize: SampleSize?): Tensor
 }
 
 /** Only the samples at [kept], in that order. */
 internal class SomeInputs(private val all: Inputs, private val kept: List<Int>) : Inputs {
     override val count: Int get() = kept.size
-    override fun has(inputSize: ImageSize?): Boolean = all.has(inputSize)
-    override fun take(positions: List<Int>, inputSize: ImageSize?): Tensor =
+    override fun has(inputSize: SampleSize?): Boolean = all.has(inputSize)
+    override fun take(positions: List<Int>, inputSize: SampleSize?): Tensor =
         all.take(positions.map(kept::get), inputSize)
 }
 
@@ -33,11 +34,12 @@ internal class SomeInputs(private val all: Inputs, private val kept: List<Int>) 
 internal class PreparedInputs(private val tensor: Tensor) : Inputs {
     override val count: Int get() = tensor.batch
 
-    override fun take(positions: List<Int>, inputSize: ImageSize?): Tensor {
+    override fun take(positions: List<Int>, inputSize: SampleSize?): Tensor {
         val rows = tensor.rows(positions)
         if (inputSize == null) return rows
+        if (inputSize.extents.size == 1) return seriesAt(rows, inputSize.width)
         val (channels, height, width) = tensor.shape.drop(1)
-        val (from, values) = ImageSize(height, width) to rows.floats()
+        val (from, values) = SampleSize(height, width) to rows.floats()
         val plane = height * width
         val resized = List(positions.size * channels) {
             resizedPlane(values.copyOfRange(it * plane, (it + 1) * plane), from, inputSize)
@@ -46,6 +48,36 @@ internal class PreparedInputs(private val tensor: Tensor) : Inputs {
         for ((number, one) in resized.withIndex()) one.copyInto(joined, number * one.size)
         return Tensor.of(joined, listOf(positions.size, channels, inputSize.height, inputSize.width))
     }
+}
+
+/** Series [count, channels, values] at another length: rows of tokens are cut, others keep their middle. */
+internal fun seriesAt(series: Tensor, length: Int): Tensor {
+    val (count, channels, have) = series.shape
+    if (have == length) return series
+    if (series.dtype == DType.INT64) return cutTokens(series, length)
+    val (values, found) = series.floats() to FloatArray(count * channels * length)
+    val (first, before) = maxOf(have - length, 0) / 2 to maxOf(length - have, 0) / 2
+    for (row in 0 until count * channels) {
+        values.copyInto(found, row * length + before, row * have + first, row * have + first + minOf(have, length))
+    }
+    return Tensor.of(found, listOf(count, channels, length))
+}
+
+/** Texts [count, rows, tokens]; row 1 is the attention mask. A longer text keeps its first tokens, and its last one. */
+private fun cutTokens(texts: Tensor, length: Int): Tensor {
+    val (count, rows, have) = texts.shape
+    val found = LongArray(count * rows * length)
+    for (text in 0 until count) {
+        val tokens = (0 until have).count { texts[(text * rows + 1) * have + it] != 0.0 }
+        for (row in 0 until rows) {
+            val start = (text * rows + row) * have
+            for (at in 0 until length) {
+                val from = if (at == length - 1 && tokens > length) tokens - 1 else at
+                found[(text * rows + row) * length + at] = if (from < have) texts[start + from].toLong() else 0L
+            }
+        }
+    }
+    return Tensor.of(found, listOf(count, rows, length))
 }
 
 private const val KEPT_BYTES = 100_000_000L // of resized pixels
@@ -60,21 +92,21 @@ internal class RawInputs(
     private val preprocessing: Preprocessing,
     private val shape: List<Int>,
 ) : Inputs {
-    private val kept = HashMap<Pair<Int, ImageSize>, Image>()
+    private val kept = HashMap<Pair<Int, SampleSize>, Image>()
     private var keptBytes = 0L
 
     override val count: Int get() = images.size
 
-    override fun has(inputSize: ImageSize?): Boolean = inputSize == null || preprocessing.resize != null
+    override fun has(inputSize: SampleSize?): Boolean = inputSize == null || preprocessing.resize != null
 
-    override fun take(positions: List<Int>, inputSize: ImageSize?): Tensor {
+    override fun take(positions: List<Int>, inputSize: SampleSize?): Tensor {
         if (!has(inputSize)) return PreparedInputs(take(positions, null)).take(positions.indices.toList(), inputSize)
         val (channels, height, width) = shape
-        val size = inputSize ?: ImageSize(height, width)
+        val size = inputSize ?: SampleSize(height, width)
         return prepare(positions.map { pixels(it, size) }, preprocessing, listOf(channels, size.height, size.width))
     }
 
-    private fun pixels(position: Int, size: ImageSize): Image = synchronized(kept) {
+    private fun pixels(position: Int, size: SampleSize): Image = synchronized(kept) {
         kept[position to size]?.let { return it }
         val found = if (preprocessing.resize == null) images[position] else fitted(images[position], preprocessing, size)
         if (found !== images[position] && keptBytes + found.pixels.size <= KEPT_BYTES) {
@@ -110,7 +142,26 @@ private const val MAX_SIDE = 16_384 // pixels; a manifest cannot ask for more
 private const val BRIGHTEST = 255.0
 
 /** One image: 8-bit [pixels] (as unsigned bytes), row by row, [h, w, c]. */
-public class Image(public val pixels: ByteArray, public val size: ImageSize, public val channels: Int)
+public class Image(public val pixels: ByteArray, public val size: SampleSize, public val channels: Int)
+
+/** The preprocessing of samples of any kind, as a manifest states it; `data.kinds` has those that are no images. */
+public interface AnyPreprocessing {
+    /** The kind's samples, in words. */
+    public val samples: String
+
+    /** Blobs that preparing needs, with their bytes. */
+    public val blobs: Map<String, Long> get() = emptyMap()
+
+    /** Whether a model whose input has this [shape], without the batch axis, and type takes what it prepares. */
+    public fun accepts(shape: List<Int>, dtype: DType): Boolean
+
+    /**
+     * The preprocessing of images.
+     *
+     * @throws UsageError it is of other samples.
+     */
+    public fun ofImages(): Preprocessing = throw UsageError("this needs a model of images; the model takes $samples")
+}
 
 /**
  * How a model wants its pixels: `prepared = (pixel · scale − mean) / std` per channel, each step rounded to float32.
@@ -126,11 +177,17 @@ public data class Preprocessing(
     val scale: Double,
     val mean: List<Double>,
     val std: List<Double>,
-    val resize: ImageSize? = null,
+    val resize: SampleSize? = null,
     val channels: Int = 3,
     val interpolation: Interpolation = Interpolation.BILINEAR,
     val crop: Double? = null,
-) {
+) : AnyPreprocessing {
+    override val samples: String get() = "images"
+
+    override fun accepts(shape: List<Int>, dtype: DType): Boolean = true // others are given prepared
+
+    override fun ofImages(): Preprocessing = this
+
     init {
         require(mean.size == std.size && std.size == channels && channels > 0) {
             "$channels channels need as many means and deviations, not ${mean.size} and ${std.size}"
@@ -161,8 +218,8 @@ public fun prepare(images: List<Image>, preprocessing: Preprocessing, inputShape
     }
     val (channels, height, width) = inputShape
     if (images.isEmpty()) throw InputError("there are no images")
-    for (image in images) check(image, preprocessing, channels, ImageSize(height, width))
-    val size = ImageSize(height, width).takeIf { preprocessing.resize != null }
+    for (image in images) check(image, preprocessing, channels, SampleSize(height, width))
+    val size = SampleSize(height, width).takeIf { preprocessing.resize != null }
     val shape = listOf(images.size) + inputShape
     elements(shape, Float.SIZE_BYTES)
     val plane = height * width
@@ -199,7 +256,7 @@ public fun unprepare(tensor: Tensor, preprocessing: Preprocessing): List<Image> 
     if (preprocessing.scale == 0.0) throw InputError("a scale of zero leaves nothing to recover pixels from")
     val values = tensor.floats()
     if (!values.all { it.isFinite() }) throw InputError("tensors that hold NaN or infinity have no pixels")
-    val size = ImageSize(tensor.shape[2], tensor.shape[3])
+    val size = SampleSize(tensor.shape[2], tensor.shape[3])
     val plane = size.height * size.width
     return List(tensor.batch) { number ->
         val pixels = ByteArray(plane * channels)
@@ -215,7 +272,7 @@ public fun unprepare(tensor: Tensor, preprocessing: Preprocessing): List<Image> 
     }
 }
 
-private fun check(image: Image, preprocessing: Preprocessing, channels: Int, size: ImageSize) {
+private fun check(image: Image, preprocessing: Preprocessing, channels: Int, size: SampleSize) {
     if (image.channels != channels || channels != preprocessing.channels) {
         throw InputError("expected ${preprocessing.channels} channels, got ${image.channels}")
     }
@@ -295,7 +352,7 @@ private fun acrossFirst(across: Direction, down: Direction): Boolean {
  *
  * An image of [size] stays as it is; one of [Preprocessing.resize] is resized without cropping.
  */
-public fun fitted(image: Image, preprocessing: Preprocessing, size: ImageSize? = preprocessing.resize): Image {
+public fun fitted(image: Image, preprocessing: Preprocessing, size: SampleSize? = preprocessing.resize): Image {
     if (size == null || image.size == size) return image
     val crop = if (image.size == preprocessing.resize) null else preprocessing.crop
     val box = crop?.let { centralBox(image.size, size, it) }
@@ -303,7 +360,7 @@ public fun fitted(image: Image, preprocessing: Preprocessing, size: ImageSize? =
 }
 
 /** The central region of an [image] with the aspect ratio of [size]; see [Preprocessing.crop]. */
-private fun centralBox(image: ImageSize, size: ImageSize, share: Double): Box {
+private fun centralBox(image: SampleSize, size: SampleSize, share: Double): Box {
     val scale = minOf(image.height.toDouble() / size.height, image.width.toDouble() / size.width) * share
     val (halfHeight, halfWidth) = size.height * scale / 2 to size.width * scale / 2
     val (middle, center) = image.height / 2.0 to image.width / 2.0
@@ -318,7 +375,7 @@ private fun centralBox(image: ImageSize, size: ImageSize, share: Double): Box {
 /** [image], or the region [box] of it, at another [size]. */
 public fun resized(
     image: Image,
-    size: ImageSize,
+    size: SampleSize,
     interpolation: Interpolation = Interpolation.BILINEAR,
     box: Box? = null,
 ): Image {
@@ -345,7 +402,7 @@ private fun rowsResampled(image: Image, kernels: List<Kernel>): Image {
             }
         }
     }
-    return Image(found, ImageSize(height, kernels.size), channels)
+    return Image(found, SampleSize(height, kernels.size), channels)
 }
 
 private fun columnsResampled(image: Image, kernels: List<Kernel>): Image {
@@ -356,7 +413,7 @@ private fun columnsResampled(image: Image, kernels: List<Kernel>): Image {
         val start = kernel.first * line
         for (at in 0 until line) found[next++] = weighted(image.pixels, start + at, line, kernel.fixed)
     }
-    return Image(found, ImageSize(kernels.size, image.size.width), image.channels)
+    return Image(found, SampleSize(kernels.size, image.size.width), image.channels)
 }
 
 /** The sum of the values of [pixels] from [start] on, [step] apart, by [weights], rounded to 8 bits. */
@@ -371,7 +428,7 @@ private fun weighted(pixels: ByteArray, start: Int, step: Int, weights: IntArray
 }
 
 /** One plane [height, width] of a prepared tensor at another [size], bilinear; each direction is rounded to float. */
-internal fun resizedPlane(plane: FloatArray, from: ImageSize, size: ImageSize): FloatArray {
+internal fun resizedPlane(plane: FloatArray, from: SampleSize, size: SampleSize): FloatArray {
     val across = Direction(from.width, 0f, from.width.toFloat(), size.width)
     val down = Direction(from.height, 0f, from.height.toFloat(), size.height)
 

@@ -18,9 +18,9 @@ import pathweave.sdk.runtimes.StopSignal
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Fallback
 import pathweave.sdk.supernet.Hard
-import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.Prior
+import pathweave.sdk.supernet.SampleSize
 
 /**
  * A plan that is ready to run. [run] may be called from several threads at once.
@@ -44,7 +44,7 @@ public class LoadedPlan internal constructor(
         this(Workspace(bundle, runtime, memoryCapBytes), plan, null)
 
     /** Of the images that it takes; null for the model's own. */
-    public val inputSize: ImageSize? = plan.inputSize
+    public val inputSize: SampleSize? = plan.inputSize
 
     /** Who uses it; it is freed when the last one leaves. */
     internal val calls = RunningCalls(::close)
@@ -262,7 +262,7 @@ public class LoadedPlan internal constructor(
 }
 
 /** Some samples of a batch, by their positions, prepared at another input size; null: they cannot be. */
-internal typealias AtSize = (List<Int>, ImageSize?) -> Tensor?
+internal typealias AtSize = (List<Int>, SampleSize?) -> Tensor?
 
 /** [at]: its position in the plan; [stretch]: null where nothing runs; [number]: of its exit in the plan's exits. */
 private class LoadedSegment(val at: Int, val segment: PlanSegment, val stretch: LoadedStretch?, val number: Int?)

@@ -94,6 +94,13 @@ public class Tensor internal constructor(
             return Tensor(DType.FLOAT32, shape, buffer)
         }
 
+        /** An int64 tensor with a copy of [values]. */
+        public fun of(values: LongArray, shape: List<Int>): Tensor {
+            val buffer = allocate(values.size * DType.INT64.bytes)
+            buffer.asLongBuffer().put(values)
+            return Tensor(DType.INT64, shape, buffer)
+        }
+
         /** The samples of [parts], one after the other, in float32. */
         internal fun joined(parts: List<Tensor>): Tensor {
             val all = FloatArray(parts.sumOf { it.size })

@@ -5,6 +5,7 @@ import java.io.Closeable
 import pathweave.sdk.Clock
 import pathweave.sdk.InputError
 import pathweave.sdk.UsageError
+import pathweave.sdk.data.AnyPreprocessing
 import pathweave.sdk.data.Image
 import pathweave.sdk.data.Preprocessing
 import pathweave.sdk.data.fitted
@@ -13,7 +14,7 @@ import pathweave.sdk.data.resized
 import pathweave.sdk.data.unprepare
 import pathweave.sdk.numerics.DType
 import pathweave.sdk.numerics.Tensor
-import pathweave.sdk.supernet.ImageSize
+import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.transports.HttpTransport
 import pathweave.sdk.transports.Transport
 
@@ -158,9 +159,12 @@ internal class DeviceModel(
     val classNames: List<String>,
     val inputShape: List<Int>,
     val outputShape: List<Int>,
-    val preprocessing: Preprocessing,
+    val anyPreprocessing: AnyPreprocessing,
     val task: String = "classification",
-)
+) {
+    /** Of images: other samples are not sent. */
+    val preprocessing: Preprocessing get() = anyPreprocessing.ofImages()
+}
 
 internal enum class SentAs {
     IMAGES, // raw pixels
@@ -230,7 +234,7 @@ internal fun filled(
     val given = images ?: unprepare(tensors, preprocessing)
     if (agreement.sends == SentAs.JPEG) {
         val encode = jpeg ?: throw UsageError("the server's model takes JPEGs, and there is no encoder", NEEDS_ENCODER)
-        val size = ImageSize(tensors.shape[2], tensors.shape[3])
+        val size = SampleSize(tensors.shape[2], tensors.shape[3])
         return NamedTensor.of(input.name, given.map { encode(fitted(it, preprocessing, size)) })
     }
     val pixels = given.map { fitted(it, input.shape) }
@@ -243,7 +247,7 @@ internal fun filled(
 /** [image] at the height and width of [shape] [-1, h, w, c], in which -1 is any. */
 private fun fitted(image: Image, shape: List<Int>): Image {
     val (height, width) = image.size
-    val size = ImageSize(if (shape[1] == -1) height else shape[1], if (shape[2] == -1) width else shape[2])
+    val size = SampleSize(if (shape[1] == -1) height else shape[1], if (shape[2] == -1) width else shape[2])
     if (image.size == size) return image
     if (image.channels !in RESIZABLE) {
         throw InputError("the server needs images ${shape.drop(1)}; these cannot be resized: ${image.size}")

@@ -53,7 +53,6 @@ import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.ExitAtSize
 import pathweave.sdk.supernet.Goal
-import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Kind
 import pathweave.sdk.supernet.MB
 import pathweave.sdk.supernet.Plan
@@ -61,6 +60,7 @@ import pathweave.sdk.supernet.PlanCost
 import pathweave.sdk.supernet.Power
 import pathweave.sdk.supernet.Prior
 import pathweave.sdk.supernet.RemoteRef
+import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
 import pathweave.sdk.supernet.Uplink
@@ -464,7 +464,7 @@ private class Choosing(
     )
 
     /** Median time of preparing one image at an input size; near 0 for prepared tensors. */
-    private fun prepareMs(size: ImageSize?): Double = median(
+    private fun prepareMs(size: SampleSize?): Double = median(
         List(minOf(PREPARED, inputs.count)) { timedMs { inputs.take(listOf(it), size) } },
     )
 

@@ -120,7 +120,8 @@ internal fun standInLabels(
             rows(stretch.run(listOf(inputs.take(positions, null))).last())
         }
     }
-    val prior = if (usePrior) findPrior(logits, null) else null
+    val certainty = workspace.bundle.manifest.certainty
+    val prior = if (usePrior) findPrior(logits, null, certainty?.temperature, certainty?.accuracy ?: 0.0) else null
     return corrected(logits, prior).map(::argmax).toIntArray() to prior
 }
 
@@ -190,6 +191,7 @@ private const val ITERATIONS = 200
 private const val TOLERANCE = 1e-6
 private const val FOLDS = 4
 private const val CERTAINTY = 2.0 // standard errors by which samples that it was not estimated on must become likelier
+private const val LESS_CERTAIN = 0.1 // mean probability below the usual accuracy at which samples are of another kind
 private const val LEAST_TEMPERATURE = 0.25
 private const val MOST_TEMPERATURE = 8.0
 private const val SEARCH_STEPS = 40
@@ -203,12 +205,22 @@ private val GOLDEN = (sqrt(5.0) - 1) / 2
  * [labels]: one per sample, or null: then the mix is estimated from the logits. [temperature]: of the logits; null:
  * fitted to the labels, or 1 without any. Shares are estimated on three quarters of the samples and judged on the
  * fourth, in turns: the prior is kept only if it makes those samples more likely by two standard errors.
+ *
+ * Without labels another mix of classes and samples of another kind look alike. Samples of which the model is less
+ * certain than [usualAccuracy], its accuracy where the temperature was fitted, are taken to be of another kind, and get
+ * no prior.
  */
-public fun findPrior(logits: List<FloatArray>, labels: IntArray?, temperature: Double? = null): Prior? {
+public fun findPrior(
+    logits: List<FloatArray>,
+    labels: IntArray?,
+    temperature: Double? = null,
+    usualAccuracy: Double = 0.0,
+): Prior? {
     val count = logits.size
     if (count < LEAST_SAMPLES || logits[0].size < 2 || !logits.all { row -> row.all { it.isFinite() } }) return null
     val scale = temperature ?: if (labels == null) 1.0 else fitTemperature(logits, labels)
     val likely = logits.map { row -> probabilities(DoubleArray(row.size) { row[it] / scale }) }
+    if (labels == null && likely.sumOf { it.max() } / count < usualAccuracy - LESS_CERTAIN) return null
     val gains = DoubleArray(count)
     for (fold in 0 until FOLDS) {
         val (own, rest) = (0 until count).partition { it % FOLDS == fold }

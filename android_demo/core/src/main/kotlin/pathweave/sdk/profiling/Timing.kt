@@ -27,8 +27,8 @@ import pathweave.sdk.supernet.CutPoint
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Home
-import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.MB
+import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Supernet
 import pathweave.sdk.supernet.nbytes
 
@@ -261,7 +261,7 @@ private const val ARENA_TENSORS = 4 // size of a session's arena, in units of it
 internal class Part(
     val edges: List<Edge>,
     val exit: ExitChoice?,
-    val inputSize: ImageSize?,
+    val inputSize: SampleSize?,
     val weightBytes: Long,
 ) {
     val ownSize: Boolean =
@@ -280,7 +280,7 @@ internal class Part(
         else supernet.exitTensor(supernet.exit(exit.exit)).nbytes
 
     companion object {
-        fun of(bundle: Bundle, edges: List<Edge>, exit: ExitChoice? = null, inputSize: ImageSize? = null): Part {
+        fun of(bundle: Bundle, edges: List<Edge>, exit: ExitChoice? = null, inputSize: SampleSize? = null): Part {
             val supernet = bundle.supernet
             val bytes = bundle.blobNames(edges, exit).sumOf(bundle::loadedSize)
             return Part(edges, exit, if (exit == null) edges[0].inputSize else inputSize, bytes)

@@ -4,7 +4,7 @@ package pathweave.sdk.search
 import kotlin.math.sqrt
 import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.CostModel
-import pathweave.sdk.supernet.ImageSize
+import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
 
@@ -37,7 +37,7 @@ internal fun upToOwnSize(column: List<Subnet>): List<Subnet> {
     return if (own < 0) column else column.take(own + 1)
 }
 
-private fun pixels(supernet: Supernet, size: ImageSize?): Int =
+private fun pixels(supernet: Supernet, size: SampleSize?): Int =
     size?.let { it.height * it.width } ?: supernet.cutPoints[0].tensors[0].shape.drop(1).fold(1, Int::times)
 
 /** [rungs] by input, the largest first. */

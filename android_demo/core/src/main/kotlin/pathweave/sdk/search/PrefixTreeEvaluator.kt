@@ -15,8 +15,8 @@ import pathweave.sdk.numerics.argmax
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Edge
-import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Prior
+import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
 import pathweave.sdk.supernet.nbytes
@@ -187,7 +187,7 @@ public class PrefixTreeEvaluator(
 
     private fun samplesOf(number: Int): IntRange = number * batch until minOf((number + 1) * batch, sampleCount)
 
-    private fun inputsOf(number: Int, size: ImageSize?): Tensor = inputs.take(samplesOf(number).map(order::get), size)
+    private fun inputsOf(number: Int, size: SampleSize?): Tensor = inputs.take(samplesOf(number).map(order::get), size)
 
     /** Run [node]'s stretch on its parent's features, then its children on the result. */
     private fun visit(node: PrefixNode, above: List<Tensor>, number: Int) {

@@ -7,8 +7,8 @@ import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.Cost
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Edge
-import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
 
@@ -151,7 +151,7 @@ public fun bestWithin(pool: Iterable<Candidate>, budget: Budget): Candidate? =
     pool.filter { budget.fits(it.cost) }.minWithOrNull(BY_EXPECTED_ACCURACY)
 
 /** Image sizes as Python orders them: the model's own, written as none, comes first. */
-private val BY_SIZE = compareBy<ImageSize?>({ it?.height ?: -1 }, { it?.width ?: -1 })
+private val BY_SIZE = compareBy<SampleSize?>({ it?.height ?: -1 }, { it?.width ?: -1 })
 
 private val BY_EDGE: Comparator<Edge> = compareBy<Edge>({ it.block }, { it.rendition }).thenBy(BY_SIZE) { it.inputSize }
 

@@ -54,9 +54,9 @@ import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.Cost
 import pathweave.sdk.supernet.EdgeCost
 import pathweave.sdk.supernet.ExitAtSize
-import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.PLAN_FORMAT
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.decodePlan
 import pathweave.sdk.supernet.decodeSubnet
 import pathweave.sdk.supernet.edge
@@ -354,7 +354,7 @@ public fun decodePool(data: ByteArray): PlanPool = decoded("plan pool", data) { 
     )
 }
 
-private fun json(size: ImageSize?) = JsonArray(listOfNotNull(size?.height, size?.width).map(::JsonPrimitive))
+private fun json(size: SampleSize?) = JsonArray(size?.extents.orEmpty().map(::JsonPrimitive))
 
 private fun json(crossing: Crossing) = jsonOf(
     "before" to JsonPrimitive(crossing.before),
@@ -414,7 +414,7 @@ private fun <T> decoded(what: String, data: ByteArray, read: (JsonPlace) -> T): 
 
 private fun subnet(place: JsonPlace) = decodeSubnet(place.toString().toByteArray())
 
-private fun JsonPlace.size(): ImageSize? = takeIf { it.items().isNotEmpty() }?.sides()
+private fun JsonPlace.size(): SampleSize? = takeIf { it.items().isNotEmpty() }?.sides()
 
 private fun edgeCost(place: JsonPlace) = EdgeCost(
     latencyMs = place["latency_ms"].number(),

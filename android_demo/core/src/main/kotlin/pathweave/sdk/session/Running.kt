@@ -7,11 +7,17 @@ import java.util.concurrent.TimeUnit.MILLISECONDS
 import kotlin.concurrent.thread
 import pathweave.sdk.InputError
 import pathweave.sdk.NoAnswerYetError
+import pathweave.sdk.UsageError
 import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.data.Image
 import pathweave.sdk.data.Inputs
 import pathweave.sdk.data.PreparedInputs
 import pathweave.sdk.data.RawInputs
+import pathweave.sdk.data.kinds.SoundPreprocessing
+import pathweave.sdk.data.kinds.TextInputs
+import pathweave.sdk.data.kinds.TextPreparer
+import pathweave.sdk.data.kinds.TextPreprocessing
+import pathweave.sdk.data.kinds.windows
 import pathweave.sdk.data.prepare
 import pathweave.sdk.execution.Outcome
 import pathweave.sdk.execution.confidence
@@ -20,8 +26,8 @@ import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.numerics.argmax
 import pathweave.sdk.runtimes.StopSignal
 import pathweave.sdk.supernet.Hard
-import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.TensorSpec
 
 /**
@@ -172,15 +178,34 @@ internal class SampleChecker(private val bundle: Bundle) {
     private val preprocessing = bundle.manifest.preprocessing
 
     /** What images have to measure; null if the model takes no images. */
-    fun imageSize(inputSize: ImageSize?): ImageSize? =
-        input(inputSize).shape.takeIf { it.size == 3 }?.let { (_, height, width) -> ImageSize(height, width) }
+    fun imageSize(inputSize: SampleSize?): SampleSize? =
+        input(inputSize).shape.takeIf { it.size == 3 }?.let { (_, height, width) -> SampleSize(height, width) }
+
+    private val texts = (preprocessing as? TextPreprocessing)?.let { TextPreparer(it) { name -> bundle.readBlob(name).toByteArray() } }
 
     /** Raw images as [batch, *input] float32. */
-    fun prepare(images: List<Image>, inputSize: ImageSize?): Tensor =
-        prepare(images, preprocessing, input(inputSize).shape)
+    fun prepare(images: List<Image>, inputSize: SampleSize?): Tensor =
+        prepare(images, preprocessing.ofImages(), input(inputSize).shape)
+
+    /** Texts as [batch, rows, tokens] int64. */
+    fun prepareTexts(all: List<String>, inputSize: SampleSize?): Tensor = ofTexts().run { padded(tokens(all), inputSize) }
+
+    /** Sounds as [batch, 1, samples] float32. */
+    fun prepareSounds(all: List<FloatArray>, inputSize: SampleSize?): Tensor = windows(all, ofSounds(), inputSize)
+
+    /** Texts to adapt on. */
+    fun textInputs(all: List<String>): Inputs = ofTexts().run { TextInputs(tokens(all), this) }
+
+    /** Sounds to adapt on. */
+    fun soundInputs(all: List<FloatArray>): Inputs = PreparedInputs(windows(all, ofSounds(), null))
+
+    private fun ofTexts() = texts ?: throw UsageError("the model takes ${preprocessing.samples}, not texts")
+
+    private fun ofSounds() = preprocessing as? SoundPreprocessing
+        ?: throw UsageError("the model takes ${preprocessing.samples}, not sounds")
 
     /** A prepared tensor [batch, *input], or one sample [*input] as a batch of one. */
-    fun tensor(tensor: Tensor, inputSize: ImageSize?): Tensor {
+    fun tensor(tensor: Tensor, inputSize: SampleSize?): Tensor {
         val input = input(inputSize)
         if (tensor.shape == input.shape) {
             return tensor(Tensor(tensor.dtype, listOf(1) + tensor.shape, tensor.view()), inputSize)
@@ -201,8 +226,9 @@ internal class SampleChecker(private val bundle: Bundle) {
     /** Samples to adapt on, each checked. */
     fun inputs(images: List<Image>): Inputs {
         val shape = input(null).shape
-        for (image in images) prepare(listOf(image), preprocessing, shape)
-        return RawInputs(images, preprocessing, shape)
+        val how = preprocessing.ofImages()
+        for (image in images) prepare(listOf(image), how, shape)
+        return RawInputs(images, how, shape)
     }
 
     /** The same, prepared before. */
@@ -221,5 +247,5 @@ internal class SampleChecker(private val bundle: Bundle) {
         return PreparedInputs(checked)
     }
 
-    private fun input(inputSize: ImageSize?): TensorSpec = bundle.supernet.cutPointsAt(inputSize)[0].tensors[0]
+    private fun input(inputSize: SampleSize?): TensorSpec = bundle.supernet.cutPointsAt(inputSize)[0].tensors[0]
 }

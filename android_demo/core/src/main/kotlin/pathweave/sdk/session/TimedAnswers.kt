@@ -22,8 +22,8 @@ import pathweave.sdk.execution.lastInTime
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.numerics.median
 import pathweave.sdk.runtimes.StopSignal
-import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.SampleSize
 
 private const val MEASURE_AGAIN_NS = 50_000_000L // at most so often, while deadlines are refused
 private const val LIVE_CALLS = 5 // whose median says how slow the device is
@@ -41,7 +41,7 @@ internal class TimedAnswers(
      * By source (`exit <id>`, `subnet`): how long after its start a run is sure to have that answer now, in
      * milliseconds; in the order of the answers. [prepare] is told the input size of the plan.
      */
-    fun answerTimesMs(prepare: (ImageSize?) -> Tensor): Map<String, Double> = inUse.call { active ->
+    fun answerTimesMs(prepare: (SampleSize?) -> Tensor): Map<String, Double> = inUse.call { active ->
         val times = times(active, prepare(active.loaded.inputSize))
         val end = if (active.plan.split == null) SUBNET else FALLBACK
         val sources = active.loaded.stepped().steps.map { step -> step.exit?.let { "exit ${it.exit}" } ?: end }
@@ -57,7 +57,7 @@ internal class TimedAnswers(
      * @throws InfeasibleDeadlineError not even the first exit is sure to be in time; says the least deadline.
      * @throws UsageError the deadline is not above 0.
      */
-    fun byDeadline(deadlineMs: Double, beganNs: Long, prepare: (ImageSize?) -> Tensor): Answer {
+    fun byDeadline(deadlineMs: Double, beganNs: Long, prepare: (SampleSize?) -> Tensor): Answer {
         if (!(deadlineMs > 0)) throw UsageError("the deadline is $deadlineMs ms; it must be above 0")
         return inUse.call { active -> byDeadline(active, prepare(active.loaded.inputSize), deadlineMs, beganNs) }
     }
@@ -82,7 +82,7 @@ internal class TimedAnswers(
     }
 
     /** Begin an anytime run. [prepare] is told the input size of the plan that answers. */
-    fun start(prepare: (ImageSize?) -> Tensor): Running {
+    fun start(prepare: (SampleSize?) -> Tensor): Running {
         val size = inUse.running().loaded.inputSize
         val tensor = prepare(size) // here, so that what is no input is refused at once
         return Running { stop, answered ->

@@ -60,7 +60,7 @@ public data class CutPoint(val index: Int, val tensors: List<TensorSpec>, val ma
  * size; [error]: relative squared error of its features, null where it was not measured.
  */
 public data class InputSize(
-    val size: ImageSize,
+    val size: SampleSize,
     val shapes: List<List<List<Int>>>,
     val golden: Golden,
     val error: Double? = null,

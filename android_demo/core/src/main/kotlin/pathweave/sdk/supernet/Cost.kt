@@ -27,7 +27,7 @@ public data class EdgeCost(
 )
 
 /** One exit's branch in one rendition, on paths of one input size (null: the model's own). */
-public data class ExitAtSize(val exit: String, val rendition: String = FP32, val inputSize: ImageSize? = null)
+public data class ExitAtSize(val exit: String, val rendition: String = FP32, val inputSize: SampleSize? = null)
 
 /** What a plan costs per sample. */
 public data class Cost(val latencyMs: Double, val peakBytes: Long)
@@ -263,7 +263,7 @@ public class CostModel(
     public fun reachMs(before: Subnet): Double = maxOf(latencyMs(before) - exitOverheadMs, 0.0)
 
     /** What trying an exit costs a sample that goes on: its branch, the decision, and a further session. */
-    public fun exitLatencyMs(choice: ExitChoice, inputSize: ImageSize? = null): Double =
+    public fun exitLatencyMs(choice: ExitChoice, inputSize: SampleSize? = null): Double =
         exitCosts.getValue(ExitAtSize(choice.exit, choice.rendition, inputSize)).latencyMs + exitOverheadMs
 
     /** What [decider] takes for a sample that reached the end. */

@@ -19,14 +19,14 @@ import pathweave.sdk.UsageError
 public data class Edge(
     val block: String,
     val rendition: String = FP32,
-    val inputSize: ImageSize? = null,
+    val inputSize: SampleSize? = null,
     val home: String = "",
 ) {
     internal val withoutSize: String
         get() = (if (rendition == FP32) block else "$block@$rendition") + if (home.isEmpty()) "" else "~$home"
 
     /** The same block and rendition, at the same home, at another input size. */
-    public fun at(inputSize: ImageSize?): Edge = copy(inputSize = inputSize)
+    public fun at(inputSize: SampleSize?): Edge = copy(inputSize = inputSize)
 
     /** The same at another home. */
     public fun on(home: String): Edge = copy(home = home)
@@ -37,10 +37,10 @@ public data class Edge(
 /** A path 0 → N, written as explicit block ids. All edges have one input size. */
 public data class Subnet(val edges: List<Edge>) {
     /** Of the images that it takes; null for the model's own. */
-    val inputSize: ImageSize? get() = edges.firstOrNull()?.inputSize
+    val inputSize: SampleSize? get() = edges.firstOrNull()?.inputSize
 
     /** The same blocks and renditions at another input size. */
-    public fun at(inputSize: ImageSize?): Subnet = Subnet(edges.map { it.at(inputSize) })
+    public fun at(inputSize: SampleSize?): Subnet = Subnet(edges.map { it.at(inputSize) })
 
     override fun toString(): String {
         val names = edges.joinToString(" ") { it.withoutSize }
@@ -295,7 +295,7 @@ public data class Plan(
     val prior: Prior? = null,
 ) {
     /** Of the images that it takes; null for the model's own. */
-    val inputSize: ImageSize? get() = subnet.inputSize
+    val inputSize: SampleSize? get() = subnet.inputSize
 
     /** Whether samples go to a server from an exit, before the end of the path. */
     val asksEarly: Boolean get() = exits.any { it.askBelow > 0.0 }

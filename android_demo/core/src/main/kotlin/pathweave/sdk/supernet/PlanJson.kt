@@ -81,7 +81,7 @@ internal fun json(edge: Edge): JsonElement = jsonOf(
     *listOfNotNull(
         "block" to JsonPrimitive(edge.block),
         "rendition" to JsonPrimitive(edge.rendition),
-        "input_size" to JsonArray(listOfNotNull(edge.inputSize?.height, edge.inputSize?.width).map(::JsonPrimitive)),
+        "input_size" to JsonArray(edge.inputSize?.extents.orEmpty().map(::JsonPrimitive)),
         ("home" to JsonPrimitive(edge.home)).takeIf { edge.home.isNotEmpty() },
     ).toTypedArray(),
 )
@@ -323,9 +323,9 @@ private fun JsonPlace.int(least: Int = Int.MIN_VALUE): Int =
 internal fun JsonPlace.extents(): List<Int> =
     items().map { it.whole(least = 1, most = Int.MAX_VALUE.toLong()).toInt() }
 
-/** Height and width, each at least 1. */
-internal fun JsonPlace.sides(): ImageSize {
+/** Height and width, or one length, each at least 1. */
+internal fun JsonPlace.sides(): SampleSize {
     val sides = extents()
-    if (sides.size != 2) throw wrong("a height and a width")
-    return ImageSize(sides[0], sides[1])
+    if (sides.size !in 1..2) throw wrong("a height and a width, or a length")
+    return if (sides.size == 1) SampleSize(sides[0]) else SampleSize(sides[0], sides[1])
 }

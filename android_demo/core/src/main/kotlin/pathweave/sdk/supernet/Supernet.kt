@@ -55,7 +55,7 @@ public class Supernet(
     }
 
     /** The input sizes of edges: the model's own, written as null, then the others. */
-    public val sizes: List<ImageSize?> = listOf(null) + inputSizes.map { it.size }
+    public val sizes: List<SampleSize?> = listOf(null) + inputSizes.map { it.size }
 
     /** N, the index of the last cut point. */
     public val outputIndex: Int get() = cutPoints.size - 1
@@ -124,7 +124,7 @@ public class Supernet(
     public val anySizeOriginal: Subnet get() = anySizeOriginals[0]
 
     /** The original path of each member at an input size, the largest member first. */
-    public fun originalsAt(inputSize: ImageSize?): List<Subnet> =
+    public fun originalsAt(inputSize: SampleSize?): List<Subnet> =
         if (inputSize == null) originals else anySizeOriginals.map { it.at(inputSize) }
 
     /**
@@ -142,7 +142,7 @@ public class Supernet(
     public fun replaced(block: Block): Int? = originalStretches(block.start, block.end).maxOfOrNull { it.size }
 
     /** [blocks] in their first renditions that run at an input size. */
-    public fun edgesAlong(blocks: List<Block>, inputSize: ImageSize? = null): List<Edge> =
+    public fun edgesAlong(blocks: List<Block>, inputSize: SampleSize? = null): List<Edge> =
         if (inputSize == null) blocks.map { Edge(it.id, it.renditions.first().name) }
         else anySizeEdges(blocks).map { it.at(inputSize) }
 
@@ -187,7 +187,7 @@ public class Supernet(
     }
 
     /** The node of cut point [position] on paths of this input size; [UsageError] where there are none. */
-    public fun node(position: Int, inputSize: ImageSize? = null): Int {
+    public fun node(position: Int, inputSize: SampleSize? = null): Int {
         val number = sizeNumbers[inputSize] ?: throw UsageError("the bundle has no input size $inputSize")
         return when (position) {
             0 -> 0
@@ -197,7 +197,7 @@ public class Supernet(
     }
 
     /** The cut points with the shapes of their tensors at this input size; [UsageError] if there is no such size. */
-    public fun cutPointsAt(inputSize: ImageSize?): List<CutPoint> =
+    public fun cutPointsAt(inputSize: SampleSize?): List<CutPoint> =
         cutPointsBySize[inputSize] ?: throw UsageError("the bundle has no input size $inputSize")
 
     /** The cut points that [edge] leads from and to, at its input size. */
@@ -508,7 +508,7 @@ public class Supernet(
 private fun checkInputSizes(supernet: Supernet) {
     val (cuts, found) = supernet.cutPoints to supernet.inputSizes
     val input = cuts[0].tensors[0].shape
-    val sides = found.map { listOf(it.size.height, it.size.width) }
+    val sides = found.map { it.size.extents }
     refuseUnless((sides + listOf(input.drop(1))).distinct().size > sides.size) {
         "an input size is listed twice, or is the model's own"
     }
@@ -522,15 +522,22 @@ private fun checkInputSizes(supernet: Supernet) {
             }
             for ((spec, shape) in cut.tensors.zip(shapes)) checkShape(spec, shape, cut)
         }
-        val ends = one.shapes.first().first() to one.shapes.last().last()
-        val expected = (input.take(1) + listOf(one.size.height, one.size.width)) to cuts.last().tensors.last().shape
-        refuseUnless(ends == expected) { "the input size ${one.size} has other ends than the model" }
+        val begins = one.shapes.first().first() == input.take(1) + one.size.extents
+        refuseUnless(begins && isSameAnswer(one.shapes.last().last(), cuts.last().tensors.last().shape)) {
+            "the input size ${one.size} has other ends than the model"
+        }
     }
     val stuck = supernet.blocks.find { it.kind == BlockKind.ORIGINAL && !it.renditions.runAtAnySize() }
     refuseUnless(found.isEmpty() || stuck == null) {
         "block ${stuck?.id} runs at no other input size than the model's own"
     }
 }
+
+/** Whether an output of [shape] is the same as the model's [own] one; maps may have another resolution. */
+private fun isSameAnswer(shape: List<Int>, own: List<Int>): Boolean =
+    shape == own || (shape.size == MAP_AXES && own.size == MAP_AXES && shape[0] == own[0])
+
+private const val MAP_AXES = 3 // channels, rows, columns
 
 private fun List<Rendition>.runAtAnySize(): Boolean = any { it.anySize }
 

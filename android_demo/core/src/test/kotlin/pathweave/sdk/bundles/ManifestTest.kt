@@ -25,9 +25,9 @@ import pathweave.sdk.supernet.Block
 import pathweave.sdk.supernet.BlockKind
 import pathweave.sdk.supernet.CutPoint
 import pathweave.sdk.supernet.Edge
-import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Member
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
 import pathweave.sdk.supernet.TensorSpec
@@ -157,7 +157,7 @@ class ManifestTest {
     @Test
     fun `input sizes stay only if every original block still runs at them`() {
         val manifest = decodeManifest(good)
-        assertEquals(listOf(null, ImageSize(1, 1), ImageSize(4, 4)), manifest.runnablePart { true }.supernet().sizes)
+        assertEquals(listOf(null, SampleSize(1, 1), SampleSize(4, 4)), manifest.runnablePart { true }.supernet().sizes)
         val entry = manifest.blocks[0].renditions[0]
         assertEquals(listOf(null), manifest.runnablePart { it != entry }.supernet().sizes)
     }

@@ -76,7 +76,7 @@ private fun bench(folder: File, images: File, labels: File, profile: Profile, li
     val (runtime, bundle) = OnnxRuntime() to Bundle.open(folder)
     val shape = bundle.supernet.cutPoints[0].tensors[0].shape
     val samples = imagesOf(images.readBytes(), shape)
-    val inputs = RawInputs(samples, bundle.manifest.preprocessing, shape)
+    val inputs = RawInputs(samples, bundle.manifest.preprocessing.ofImages(), shape)
     val targets = labelsOf(labels.readBytes())
     val wish = Wish(Goal(latencyMs = limits.first), setOf(Kind.SUBNETS), Plan(bundle.supernet.original), inputs, targets)
     val searched = searched(Workspace(bundle, runtime), profile, inputs, targets, Budget(latencyMs = limits.first))

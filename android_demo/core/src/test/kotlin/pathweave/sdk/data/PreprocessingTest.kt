@@ -13,14 +13,14 @@ import pathweave.sdk.floats
 import pathweave.sdk.get
 import pathweave.sdk.int
 import pathweave.sdk.items
-import pathweave.sdk.supernet.ImageSize
+import pathweave.sdk.supernet.SampleSize
 
 class PreprocessingTest {
     private val vector = Contract.vectors["preprocessing"]
     private val preprocessing =
         Preprocessing(vector["scale"].double, numbers(vector["mean"]), numbers(vector["std"]))
     private val images = vector["images"].items.map {
-        Image(it["pixels"].bytes, ImageSize(it["height"].int, it["width"].int), it["channels"].int)
+        Image(it["pixels"].bytes, SampleSize(it["height"].int, it["width"].int), it["channels"].int)
     }
 
     @Test
@@ -32,9 +32,9 @@ class PreprocessingTest {
 
     @Test
     fun `an image of another size, channel count or length is refused`() {
-        val size = ImageSize(2, 3)
+        val size = SampleSize(2, 3)
         for (image in listOf(
-            Image(ByteArray(12), ImageSize(2, 2), 3),
+            Image(ByteArray(12), SampleSize(2, 2), 3),
             Image(ByteArray(6), size, 1),
             Image(ByteArray(17), size, 3),
         )) {
@@ -46,13 +46,13 @@ class PreprocessingTest {
 
     @Test
     fun `images of any size are prepared where the manifest says how to resize`() {
-        val resizing = preprocessing.copy(resize = ImageSize(4, 6), interpolation = Interpolation.BICUBIC, crop = 0.5)
-        val photo = Image(ByteArray(40 * 30 * 3) { (it * 7).toByte() }, ImageSize(40, 30), 3)
+        val resizing = preprocessing.copy(resize = SampleSize(4, 6), interpolation = Interpolation.BICUBIC, crop = 0.5)
+        val photo = Image(ByteArray(40 * 30 * 3) { (it * 7).toByte() }, SampleSize(40, 30), 3)
         assertEquals(listOf(2, 3, 2, 3), prepare(listOf(photo, images[0]), resizing, listOf(3, 2, 3)).shape)
         val own = prepare(listOf(images[0]), resizing, listOf(3, 2, 3)).floats().toList()
         assertEquals(vector["prepared"].floats.take(own.size), own) // of the size wanted: neither cropped nor resized
         assertRefused<InputError> {
-            prepare(listOf(Image(ByteArray(0), ImageSize(0, 4), 3)), resizing, listOf(3, 2, 3))
+            prepare(listOf(Image(ByteArray(0), SampleSize(0, 4), 3)), resizing, listOf(3, 2, 3))
         }
     }
 

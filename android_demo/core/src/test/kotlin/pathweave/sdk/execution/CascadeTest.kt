@@ -13,8 +13,8 @@ import pathweave.sdk.subnetOf
 import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Hard
-import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.UNREACHABLE_CONFIDENCE
 import pathweave.sdk.supernet.decodePlan
@@ -32,7 +32,7 @@ class CascadeTest {
     /** The same as the original up to cut point 2. */
     private val alike: Subnet = subnetOf("o0 o1 s2 o3")
 
-    private fun inputAt(size: ImageSize?) = goldenInputs(supernet.cutPointsAt(size)[0], seed = 7, batch = BATCH)[0]
+    private fun inputAt(size: SampleSize?) = goldenInputs(supernet.cutPointsAt(size)[0], seed = 7, batch = BATCH)[0]
 
     private fun run(plan: Plan, atSize: AtSize? = null): Outcome =
         LoadedPlan(bundle, OnnxRuntime(), plan).use { it.run(inputAt(plan.inputSize), null, asks = false, atSize = atSize) }

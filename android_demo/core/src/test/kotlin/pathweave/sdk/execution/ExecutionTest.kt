@@ -25,8 +25,8 @@ import pathweave.sdk.seed
 import pathweave.sdk.subnetOf
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.ExitChoice
-import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.text
 import pathweave.sdk.texts
@@ -43,7 +43,7 @@ class ExecutionTest {
     private val plans = vectors["plans"]
     private val input = inputAt(null)
 
-    private fun inputAt(size: ImageSize?) =
+    private fun inputAt(size: SampleSize?) =
         goldenInputs(bundle.supernet.cutPointsAt(size)[0], plans["seed"].seed, plans["batch"].int)[0]
 
     @TestFactory
@@ -77,7 +77,7 @@ class ExecutionTest {
     fun `the exits along a path are those that run at its size`() {
         val path = bundle.supernet.original
         assertEquals(listOf("x1-pooled", "x2-flat", "x3-pooled"), bundle.supernet.exitsAlong(path).map { it.id })
-        val small = path.at(ImageSize(1, 1))
+        val small = path.at(SampleSize(1, 1))
         assertEquals(listOf("x1-pooled", "x3-pooled"), bundle.supernet.exitsAlong(small).map { it.id })
     }
 
@@ -103,9 +103,9 @@ class ExecutionTest {
 
     @Test
     fun `a stretch of a path takes the size of the path only`() {
-        val edges = bundle.supernet.original.at(ImageSize(4, 4)).edges
+        val edges = bundle.supernet.original.at(SampleSize(4, 4)).edges
         OnnxRuntime().load(bundle.stretch(edges)).use { loaded ->
-            loaded.run(listOf(inputAt(ImageSize(4, 4))))
+            loaded.run(listOf(inputAt(SampleSize(4, 4))))
             assertRefused<RuntimeFailedError> { loaded.run(listOf(input)) }
         }
     }

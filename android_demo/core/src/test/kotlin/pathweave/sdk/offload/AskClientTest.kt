@@ -17,7 +17,7 @@ import pathweave.sdk.data.Image
 import pathweave.sdk.data.Preprocessing
 import pathweave.sdk.data.prepare
 import pathweave.sdk.numerics.Tensor
-import pathweave.sdk.supernet.ImageSize
+import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.transports.HttpTransport
 import pathweave.sdk.transports.Transport
 
@@ -50,7 +50,7 @@ class AskClientTest {
         listener: RequestListener? = null,
     ) = AskClient(model, device, listener, transport, breaker = breaker)
 
-    private fun images(count: Int = 6) = List(count) { Image(random.nextBytes(60), ImageSize(4, 5), 3) }
+    private fun images(count: Int = 6) = List(count) { Image(random.nextBytes(60), SampleSize(4, 5), 3) }
 
     private fun tensors(images: List<Image>) = prepare(images, preprocessing, listOf(3, 4, 5))
 
@@ -96,7 +96,7 @@ class AskClientTest {
         assertEquals(listOf(61, 0, 0, 0, 75), server.bodies.last().drop(head).take(5).map { it.toInt() })
         val images = images()
         assertEquals(brightness(images), asked.answer(tensors(images), null).output!!.floats().toList())
-        val other = images.map { Image(it.pixels + it.pixels, ImageSize(8, 5), 3) } // resized as the model would
+        val other = images.map { Image(it.pixels + it.pixels, SampleSize(8, 5), 3) } // resized as the model would
         assertNull(asked.answer(tensors(images), other).failure)
         assertEquals(server.bodies.last().size.toLong() - head, asked.requestBytes(tensors(images), images) - requestOverheadBytes("bright:jpeg"))
     }

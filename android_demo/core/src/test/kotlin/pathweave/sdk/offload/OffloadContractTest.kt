@@ -28,7 +28,7 @@ import pathweave.sdk.policies.planning.PlanFront
 import pathweave.sdk.policies.planning.decodeFront
 import pathweave.sdk.policies.planning.encodeFront
 import pathweave.sdk.supernet.Decider
-import pathweave.sdk.supernet.ImageSize
+import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Uplink
 import pathweave.sdk.text
 import pathweave.sdk.texts
@@ -126,7 +126,7 @@ class OffloadContractTest {
     fun `images are sent as they are or recovered from tensors or resized`() {
         for (case in vectors["inputs"].items) {
             val pixels = case["pixels"].bytes
-            val images = pixels.toList().chunked(60).map { Image(it.toByteArray(), ImageSize(4, 5), 3) }
+            val images = pixels.toList().chunked(60).map { Image(it.toByteArray(), SampleSize(4, 5), 3) }
             val tensors = prepare(images, preprocessing, listOf(3, 4, 5))
             assertArrayEquals(pixels, unprepare(tensors, preprocessing).flatMap { it.pixels.toList() }.toByteArray())
             val expected = tensor(case["filled"])

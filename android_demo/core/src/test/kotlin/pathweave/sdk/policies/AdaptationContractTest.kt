@@ -45,8 +45,8 @@ import pathweave.sdk.session.encodeProfile
 import pathweave.sdk.size
 import pathweave.sdk.subnetOf
 import pathweave.sdk.supernet.Budget
-import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.enumerateSubnets
 import pathweave.sdk.text
 import pathweave.sdk.texts
@@ -67,9 +67,9 @@ internal object Adaptations {
         val random = SplitMix64(vectors["images"]["seed"].seed)
         val skipped = vectors["images"]["skipped"].items.map { it.int }.toSet()
         val count = vectors["images"]["count"].int
-        val images = List(count + skipped.size) { Image(pixels(random, 12), ImageSize(2, 2), 3) }
+        val images = List(count + skipped.size) { Image(pixels(random, 12), SampleSize(2, 2), 3) }
         val kept = images.filterIndexed { number, _ -> number !in skipped }
-        return PreparedInputs(prepare(kept, bundle.manifest.preprocessing, listOf(3, 2, 2)))
+        return PreparedInputs(prepare(kept, bundle.manifest.preprocessing.ofImages(), listOf(3, 2, 2)))
     }
 }
 

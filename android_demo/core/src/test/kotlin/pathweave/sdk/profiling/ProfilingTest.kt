@@ -25,7 +25,7 @@ import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.EdgeCost
 import pathweave.sdk.supernet.ExitAtSize
 import pathweave.sdk.supernet.ExitChoice
-import pathweave.sdk.supernet.ImageSize
+import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Subnet
 
 class ProfilingTest {
@@ -78,7 +78,7 @@ class ProfilingTest {
         assertEquals(renditions.size + profile.fitted.size + forOverhead, device.loaded.size)
         val sizes = profile.fitted.map { it.subnet.inputSize }
         assertEquals(supernet.sizes.toSet(), sizes.toSet())
-        val (small, own, large) = listOf(ImageSize(1, 1), null, ImageSize(4, 4)).map { size ->
+        val (small, own, large) = listOf(SampleSize(1, 1), null, SampleSize(4, 4)).map { size ->
             profile.edges.getValue(Edge("o1", inputSize = size))
         }
         assertEquals(listOf(own.residentBytes, own.residentBytes), listOf(small.residentBytes, large.residentBytes))
@@ -88,7 +88,7 @@ class ProfilingTest {
 
     @Test
     fun `costs are looked up by input size`() {
-        val size = ImageSize(4, 4)
+        val size = SampleSize(4, 4)
         val costs = listOf(null to 1.0, size to 4.0).flatMap { (at, latencyMs) ->
             val cost = EdgeCost(latencyMs, latencyMs, residentBytes = 10, workingBytes = (5 * latencyMs).toLong())
             listOf("o0", "o1").map { Edge(it, inputSize = at) to cost }

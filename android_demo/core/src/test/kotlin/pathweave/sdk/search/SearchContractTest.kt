@@ -27,9 +27,9 @@ import pathweave.sdk.supernet.CutPoint
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.EdgeCost
 import pathweave.sdk.supernet.Golden
-import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.InputSize
 import pathweave.sdk.supernet.Rendition
+import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
 import pathweave.sdk.supernet.TensorSpec
@@ -121,7 +121,7 @@ internal fun edgeOf(text: String): Edge {
     val edge = Edge(name.substringBefore('@'), name.substringAfter('@', "fp32"))
     if (size.isEmpty()) return edge
     val (height, width) = size.split("x").map { it.toInt() }
-    return edge.at(ImageSize(height, width))
+    return edge.at(SampleSize(height, width))
 }
 
 /** As search_evidence.py defines it. Records the groups of subnets in the order in which they are first looked at. */

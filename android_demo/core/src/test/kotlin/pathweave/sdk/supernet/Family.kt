@@ -10,7 +10,7 @@ import kotlin.math.pow
  */
 internal object Family {
     private val golden = Golden(emptyList(), 0.0)
-    private val small = ImageSize(2, 2)
+    private val small = SampleSize(2, 2)
     val members = listOf(Member("large", listOf("a0", "a1", "a2")), Member("small", listOf("b0", "b1", "b2"), 0.5))
     val originals = listOf(
         block("a0", 0, 1, renditions = listOf(rendition("fp32"), rendition("int8"))),

@@ -106,8 +106,8 @@ class PathsAtSizesTest {
             assertEquals(shapes(one["shapes"]), shapes)
         }
         assertEquals(supernet.cutPoints, supernet.cutPointsAt(null))
-        assertRefused<UsageError> { supernet.cutPointsAt(ImageSize(2, 2)) }
-        assertRefused<UsageError> { supernet.node(1, ImageSize(6, 4)) }
+        assertRefused<UsageError> { supernet.cutPointsAt(SampleSize(2, 2)) }
+        assertRefused<UsageError> { supernet.node(1, SampleSize(6, 4)) }
     }
 
     @Test

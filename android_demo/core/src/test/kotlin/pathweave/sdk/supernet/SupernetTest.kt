@@ -8,7 +8,7 @@ import pathweave.sdk.assertRefused
 import pathweave.sdk.subnetOf
 import pathweave.sdk.subnetsOf
 
-private val SMALL = ImageSize(2, 2)
+private val SMALL = SampleSize(2, 2)
 
 class SupernetTest {
     private val family = Family.supernet()

@@ -23,8 +23,8 @@ import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Exit
 import pathweave.sdk.supernet.ExitAtSize
 import pathweave.sdk.supernet.ExitChoice
-import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.UNREACHABLE_CONFIDENCE
 
@@ -185,7 +185,7 @@ internal class Answering(private val workspace: Workspace, private val costs: Co
             val (plan, samples) = each[0] to (0 until minOf(inputs.count, most))
             val found = samples.map { at ->
                 val sample = inputs.take(listOf(at), plan.inputSize)
-                val atSize = { _: List<Int>, size: ImageSize? -> inputs.take(listOf(at), size) }
+                val atSize = { _: List<Int>, size: SampleSize? -> inputs.take(listOf(at), size) }
                 val calls = plans.map { loaded -> { loaded.run(sample, null, asks = false, atSize = atSize); Unit } }
                 measureInterleaved(calls, Timing(MEASURED_ROUNDS), warmup = 1).map { it.medianMs }
             }

@@ -16,12 +16,12 @@ import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.ExitAtSize
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Hard
-import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.PlanCost
 import pathweave.sdk.supernet.Power
 import pathweave.sdk.supernet.Prior
 import pathweave.sdk.supernet.RemoteRef
+import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Uplink
 
@@ -242,7 +242,7 @@ internal class PlanEvidence(
     val labels: IntArray,
     val paths: List<PathEvidence>,
     val remote: RemoteEvidence?,
-    val prepareMs: Map<ImageSize?, Double> = emptyMap(),
+    val prepareMs: Map<SampleSize?, Double> = emptyMap(),
     private val marginScale: Double = 0.0,
 ) {
     val count: Int get() = labels.size
