@@ -97,7 +97,9 @@ def word_pieces(*, lowercase: bool, template: bool) -> Tokenizer:
     found.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     found.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    found.train_from_iterator(CORPUS, trainers.WordPieceTrainer(vocab_size=260, special_tokens=special, show_progress=False))
+    found.train_from_iterator(
+        CORPUS, trainers.WordPieceTrainer(vocab_size=260, special_tokens=special, show_progress=False)
+    )
     cls, sep = (found.token_to_id(name) for name in ("[CLS]", "[SEP]"))
     found.post_processor = (
         processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=[("[CLS]", cls), ("[SEP]", sep)])

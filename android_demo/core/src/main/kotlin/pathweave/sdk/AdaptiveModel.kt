@@ -256,6 +256,14 @@ public class AdaptiveModel private constructor(
     public fun soundInputs(sounds: List<FloatArray>): Inputs = samples.soundInputs(sounds)
 
     /**
+     * Values [count, *input] to adapt on, of a model of prepared values.
+     *
+     * @throws InputError another shape or type, or values that are no numbers.
+     * @throws UsageError the model takes other samples.
+     */
+    public fun valueInputs(values: Tensor): Inputs = samples.valueInputs(values)
+
+    /**
      * Prepared samples [count, *input] of the model's own size to adapt on.
      *
      * @throws InputError another shape or type, or values that are no numbers.
@@ -282,6 +290,10 @@ public class AdaptiveModel private constructor(
     /** The same for sounds, as [soundInputs] takes them. */
     public fun answerSounds(sounds: List<FloatArray>, deadlineMs: Double? = null): Answer =
         answer(deadlineMs, null) { samples.prepareSounds(sounds, it) }
+
+    /** The same for values [batch, *input] of a sensor or of features, which the manifest's statistics normalise. */
+    public fun answerValues(values: Tensor, deadlineMs: Double? = null): Answer =
+        answer(deadlineMs, null) { samples.prepareValues(values, it) }
 
     /** The same for prepared tensors of the size of the plan in use: [batch, *input] or one sample [*input]. */
     public fun infer(tensor: Tensor, deadlineMs: Double? = null): Answer =

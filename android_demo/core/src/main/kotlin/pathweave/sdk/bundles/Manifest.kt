@@ -162,8 +162,8 @@ public fun decodeManifest(data: ByteArray): Manifest {
     checkLimits(manifest)
     checkNames(manifest)
     checkSharedSizes(manifest)
-    checkInput(manifest)
     checkOutput(manifest)
+    checkInput(manifest)
     return manifest
 }
 

@@ -14,9 +14,11 @@ import pathweave.sdk.data.Inputs
 import pathweave.sdk.data.PreparedInputs
 import pathweave.sdk.data.RawInputs
 import pathweave.sdk.data.kinds.SoundPreprocessing
+import pathweave.sdk.data.kinds.TensorPreprocessing
 import pathweave.sdk.data.kinds.TextInputs
 import pathweave.sdk.data.kinds.TextPreparer
 import pathweave.sdk.data.kinds.TextPreprocessing
+import pathweave.sdk.data.kinds.normalised
 import pathweave.sdk.data.kinds.windows
 import pathweave.sdk.data.prepare
 import pathweave.sdk.execution.Outcome
@@ -192,6 +194,17 @@ internal class SampleChecker(private val bundle: Bundle) {
 
     /** Sounds as [batch, 1, samples] float32. */
     fun prepareSounds(all: List<FloatArray>, inputSize: SampleSize?): Tensor = windows(all, ofSounds(), inputSize)
+
+    /** Values [batch, *input] of a sensor or of features as the model takes them. */
+    fun prepareValues(values: Tensor, inputSize: SampleSize?): Tensor =
+        valueInputs(values).take((0 until values.batch).toList(), inputSize)
+
+    /** Values to adapt on. */
+    fun valueInputs(values: Tensor): Inputs {
+        val how = preprocessing as? TensorPreprocessing
+            ?: throw UsageError("the model takes ${preprocessing.samples}, not values")
+        return inputs(normalised(tensor(values, null), how))
+    }
 
     /** Texts to adapt on. */
     fun textInputs(all: List<String>): Inputs = ofTexts().run { TextInputs(tokens(all), this) }

@@ -146,7 +146,8 @@ class ManifestTest {
             Triple(sizes, "[1, 1]", "an input size is listed twice, or is the model's own"),
             Triple(sizes, "[2, 2]", "an input size is listed twice, or is the model's own"),
             Triple(sizes, "[5, 4]", "the input size 5x4 has other ends than the model"),
-            Triple(sizes, "[4]", "Expected a height and a width - at `$.input_sizes[1].size`"),
+            Triple(sizes, "[4]", "the input size 4 has other ends than the model"),
+            Triple(sizes, "[4, 4, 4]", "Expected a height and a width, or a length - at `$.input_sizes[1].size`"),
         )) {
             val changed = tree.changed(path, Json.parseToJsonElement(value)).toString().toByteArray()
             val error = assertRefused<ManifestError> { decodeManifest(changed) }

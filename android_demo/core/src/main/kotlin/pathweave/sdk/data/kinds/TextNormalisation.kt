@@ -34,9 +34,10 @@ internal class BertNormaliser(
 
     private fun cleaned(text: String) = mapped(text) {
         when {
-            it == 0 || it == REPLACEMENT -> ""
-            isSpace(it) -> " "
+            it == REPLACEMENT -> ""
+            it == '\t'.code || it == '\n'.code || it == '\r'.code -> " " // control characters too
             isControl(it) -> ""
+            isSpace(it) -> " "
             else -> null
         }
     }
@@ -106,7 +107,7 @@ internal object BertDivider : TextDivider {
 internal class ByteDivider(private val addsSpace: Boolean, private val divides: Boolean) : TextDivider {
     override fun pieces(text: String): List<String> {
         if (text.isEmpty()) return emptyList()
-        val whole = if (addsSpace && !isSpace(text.codePointAt(0))) " $text" else text
+        val whole = if (addsSpace && text[0] != ' ') " $text" else text
         val parts = if (divides) PATTERN.findAll(whole).map { it.value }.toList() else listOf(whole)
         return parts.map { part ->
             buildString { for (byte in part.toByteArray()) append(LETTERS[byte.toInt() and 0xff]) }
