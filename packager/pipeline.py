@@ -25,7 +25,7 @@ from packager.branch_zoo.plain import without_untrained_exits
 from packager.expanding import examples_of, expanded, write_branches
 from packager.exporting.export import ExportedBlocks, export_blocks
 from packager.fitting import applied, fit, fit_once
-from packager.fitting.exit_heads import fit_exits, sample_count, with_exit_states
+from packager.fitting.exit_heads import EXIT_BATCH, fit_exits, sample_count, with_exit_states
 from packager.inputs.job import Job
 from packager.output.bundle_folder import BundleWriter, Packaged, already_there, but_renditions, clear
 from packager.output.checkpoints import Checkpoints, encode_description
@@ -277,7 +277,7 @@ def _exits_fitted(
     states = None
     if ranks.leads:
         count = sample_count(4 * math.prod(job.model.input_shape))
-        batches = job.training_batches(count=count)
+        batches = job.training_batches(count=count, batch=EXIT_BATCH)
         states = fit_exits(expansion, batches, progress=progress)
     states = ranks.state_from_lead(states)
     assert states is not None

@@ -31,7 +31,7 @@ from packager.renditions.rendition_set import RenditionSet
 from packager.supernet.expansion import Expansion
 from packager.training.phases import DISTIL, EXITS, TUNE
 
-_CALIBRATED, _CALIBRATED_TOGETHER = 256, 16  # validation samples that the temperature is fitted to, and of a batch
+_CALIBRATED, _CALIBRATED_TOGETHER = 256, 8  # validation samples that the temperature is fitted to, and of a batch
 
 
 def stored_manifest(

@@ -24,6 +24,7 @@ from packager.tracing.traced_model import tensors_of
 
 MOST_SAMPLES, MOST_BYTES = 8_192, 512_000_000  # of prepared inputs
 LEAST_SAMPLES = 64
+EXIT_BATCH = 8  # samples whose features at all cut points are in memory together
 _PENALTIES = (1e-4, 1e-3, 1e-2)  # times the sum of squares of the weights, besides the mean cross-entropy
 _ITERATIONS = 100  # of L-BFGS
 _HELD_BACK = 4  # one of so many samples chooses the penalty
