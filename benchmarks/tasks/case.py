@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.supernet.plan import Plan
+
 Answers = npt.NDArray[np.float32]
 Targets = npt.NDArray[Any]
+_SHOWN = 240  # characters of a plan
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,10 @@ class Case:
     report: Part
     percent: Callable[[Sequence[Answers], Targets], float]
     labelled: bool = True
+
+    def row(self, what: str, plan: Plan, **more: float) -> dict[str, object]:
+        """A row of the table about a plan."""
+        return {"case": self.name, "metric": self.metric, "what": what, "plan": str(plan.subnet)[:_SHOWN], **more}
 
 
 def accuracy_percent(answers: Sequence[Answers], targets: Targets) -> float:

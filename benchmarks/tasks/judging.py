@@ -34,15 +34,8 @@ class Judged:
 
     def row(self, case: Case) -> dict[str, object]:
         """For the table."""
-        return {
-            "case": case.name,
-            "metric": case.metric,
-            "what": self.what,
-            "ratio": self.ratio,
-            "plan": str(self.plan.subnet)[:160],
-            "latency_ratio": self.latency_ratio,
-            "percent": self.percent,
-        }
+        measured = {"ratio": self.ratio, "latency_ratio": self.latency_ratio, "percent": self.percent}
+        return case.row(self.what, self.plan, **measured)
 
 
 class CaseJudge:
@@ -77,12 +70,12 @@ class CaseJudge:
             raise RuntimeError(f"{self._case.name}: no plain network keeps {ratio:g} of the latency")
         for rung in fitting:
             if rung not in self._searched:
-                self._searched[rung] = self._percent(Plan(rung), self._case.search)
+                self._searched[rung] = self.percent(Plan(rung), self._case.search)
         return max(fitting, key=lambda rung: self._searched[rung])
 
     def _judged(self, what: str, ratio: float, plan: Plan, latency_ratio: float) -> Judged:
         if plan not in self._percents:
-            self._percents[plan] = self._percent(plan, self._case.report)
+            self._percents[plan] = self.percent(plan, self._case.report)
         return Judged(what, ratio, plan, latency_ratio, self._percents[plan])
 
     def _adapted(self, goal: Goal, part: Part | None) -> Plan:
@@ -101,7 +94,8 @@ class CaseJudge:
         full, *others = measure_subnets(self._workspace, [self.original, *subnets], timing)
         return [one.median_ms / full.median_ms if one.ratio is None else one.ratio.value for one in others]
 
-    def _percent(self, plan: Plan, part: Part) -> float:
+    def percent(self, plan: Plan, part: Part) -> float:
+        """The score of ``plan`` on ``part``."""
         return self._case.percent(self.answers(plan, part), part.targets)
 
     def answers(self, plan: Plan, part: Part) -> list[Answers]:

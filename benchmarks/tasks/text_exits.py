@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from benchmarks.tasks.case import Case
 from benchmarks.tasks.judging import SETTINGS, CaseJudge
 from device_sdk.supernet.goal import Goal
@@ -24,14 +22,7 @@ class SavedByExits:
 
     def row(self, case: Case) -> dict[str, object]:
         """For the table."""
-        return {
-            "case": case.name,
-            "metric": case.metric,
-            "what": "exits",
-            "plan": str(self.plan)[:240],
-            "saved": self.saved,
-            "lost_points": self.lost_points,
-        }
+        return case.row("exits", self.plan, saved=self.saved, lost_points=self.lost_points)
 
     def figures(self) -> dict[str, float]:
         """The two that have targets."""
@@ -51,9 +42,5 @@ def saved_by_exits(case: Case, judge: CaseJudge) -> SavedByExits:
     saved, measured = 0.0, found.measured
     if measured is not None and measured.without_exits_ms is not None:
         saved = 1 - measured.latency_ms / measured.without_exits_ms
-    before, after = (_percent(case, judge, plan) for plan in (plain, found.plan))
+    before, after = (judge.percent(plan, case.report) for plan in (plain, found.plan))
     return SavedByExits(found.plan, saved, before - after)
-
-
-def _percent(case: Case, judge: CaseJudge, plan: Plan) -> float:
-    return case.percent([np.asarray(one) for one in judge.answers(plan, case.report)], case.report.targets)

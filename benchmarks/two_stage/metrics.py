@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from device_sdk.data.targets.maps import IGNORED
 from packager.tasks.detection import boxes_of
-from packager.tasks.segmentation import IGNORED
 
 Run = Callable[[np.ndarray], np.ndarray]
 

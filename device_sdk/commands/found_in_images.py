@@ -40,7 +40,7 @@ FOUND: Mapping[str, Callable[[Array, Task], list[dict[str, Any]]]] = {"segmentat
 """By kind of task, of an output [1, ...]."""
 
 
-def said(found: list[dict[str, Any]]) -> str:
+def found_text(found: list[dict[str, Any]]) -> str:
     """One line."""
     if not found:
         return "nothing found"

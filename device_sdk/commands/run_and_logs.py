@@ -22,7 +22,7 @@ from device_sdk.commands.command_options import (
     server_model_option,
     token_option,
 )
-from device_sdk.commands.found_in_images import FOUND, said
+from device_sdk.commands.found_in_images import FOUND, found_text
 from device_sdk.errors import DataError, RefusedError, TransferError, UsageError
 from device_sdk.session.answer import ABSTAINED, SUBNET
 
@@ -106,7 +106,7 @@ def _run_files(model: AdaptiveModel, images: tuple[Path, ...], deadline_ms: floa
             if len(images) == 1:
                 raise
             broken.append(str(error))
-    text = "\n".join(f"{a['image']}: {said(a['found']) if 'found' in a else _said(a)}" for a in answers)
+    text = "\n".join(f"{a['image']}: {found_text(a['found']) if 'found' in a else _said(a)}" for a in answers)
     emit({"plan": str(model.plan.subnet), "answers": answers, "unread": broken}, as_json=as_json, text=text)
     if broken:
         for reason in broken:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.data.preprocessing import Preprocessing, as_pixels, fit_image, prepare
+from device_sdk.data.preprocessing import Preprocessing, as_pixels, fit_image, prepare, resize_planes
 
 _MOVED = 3 / 32  # of the shorter side
 _MOVES = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))
@@ -108,11 +108,9 @@ class RawInputs:
         return RawInputs(self._images, self._preprocessing, self._shape, positions=self._positions[positions])
 
     def _prepared(self, position: int, input_size: tuple[int, ...]) -> Floats:
-        size = input_size if self._preprocessing.resize else ()
-        height, width = size or self._shape[1:]
+        height, width = input_size or self._shape[1:]
         pixels = self._pixels(position, (height, width))
-        prepared = prepare(pixels, self._preprocessing, input_shape=(self._shape[0], height, width))
-        return resize_prepared(prepared, input_size)
+        return prepare(pixels, self._preprocessing, input_shape=self._shape, input_size=input_size)
 
     def _pixels(self, position: int, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
         """The image in ``size``, or unchanged if the preprocessing does not resize."""
@@ -146,7 +144,7 @@ def resize_prepared(tensors: npt.NDArray[Any], size: tuple[int, ...]) -> npt.NDA
     if not size or tensors.shape[2:] == size:
         return tensors
     if len(size) == 2:
-        return _resized_images(tensors, size)
+        return resize_planes(tensors, size)
     return cut_tokens(tensors, size[0]) if tensors.dtype.kind == "i" else middle(tensors, size[0])
 
 
@@ -170,19 +168,3 @@ def middle(series: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
         return np.ascontiguousarray(series[..., first : first + length])
     before = (length - have) // 2
     return np.pad(series, ((0, 0), (0, 0), (before, length - have - before)))
-
-
-def _resized_images(tensors: npt.NDArray[np.float32], size: tuple[int, ...]) -> Floats:
-    """Prepared images [count, channels, height, width] at another size, bilinear with antialiasing.
-
-    Resizing is linear, so the result equals that of resizing the pixels, except for their rounding to 8 bits.
-    """
-    from PIL import Image
-
-    count, channels = tensors.shape[:2]
-    resized = np.empty((count, channels, *size), dtype=np.float32)
-    for sample in range(count):
-        for channel in range(channels):
-            plane = Image.fromarray(np.ascontiguousarray(tensors[sample, channel]), mode="F")
-            resized[sample, channel] = np.asarray(plane.resize((size[1], size[0]), Image.Resampling.BILINEAR))
-    return resized

@@ -102,8 +102,12 @@ def prepare(
     preprocessing: Preprocessing,
     *,
     input_shape: tuple[int, int, int],
+    input_size: tuple[int, ...] = (),
 ) -> npt.NDArray[np.float32]:
     """Prepare one image or a batch for a model that takes ``input_shape`` [c, h, w].
+
+    ``input_size``: of the plan, empty for the model's own. Where the preprocessing does not resize pixels, what is
+    prepared is resized.
 
     ``images``: uint8 [h, w, c], grey [h, w], a batch [n, h, w, c], or a Pillow image. If the preprocessing resizes, the
     result has the height and width of ``input_shape``, which may differ from ``preprocessing.resize``.
@@ -113,6 +117,10 @@ def prepare(
     Raises:
         InputError: unexpected rank, type, channel count or size; the message states both.
     """
+    if input_size and preprocessing.resize is None:
+        return resize_planes(prepare(images, preprocessing, input_shape=input_shape), input_size)
+    if input_size:
+        input_shape = (input_shape[0], input_size[0], input_size[1])
     batch = _as_batch(images, channels=preprocessing.channels)  # [n, h, w, c]
     if preprocessing.resize is not None and batch.shape[1:3] != input_shape[1:]:
         batch = np.stack([fit_image(image, preprocessing, size=input_shape[1:]) for image in batch])
@@ -127,6 +135,22 @@ def prepare(
     prepared -= _per_channel(preprocessing.mean)
     prepared /= _per_channel(preprocessing.std)
     return prepared
+
+
+def resize_planes(tensors: npt.NDArray[np.float32], size: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    """Prepared images [count, channels, height, width] at another size, bilinear with antialiasing.
+
+    Resizing is linear, so the result equals that of resizing the pixels, except for their rounding to 8 bits.
+    """
+    from PIL import Image
+
+    count, channels = tensors.shape[:2]
+    resized = np.empty((count, channels, *size), dtype=np.float32)
+    for sample in range(count):
+        for channel in range(channels):
+            plane = Image.fromarray(np.ascontiguousarray(tensors[sample, channel]), mode="F")
+            resized[sample, channel] = np.asarray(plane.resize((size[1], size[0]), Image.Resampling.BILINEAR))
+    return resized
 
 
 def unprepare(tensors: npt.NDArray[np.float32], preprocessing: Preprocessing) -> npt.NDArray[np.uint8]:

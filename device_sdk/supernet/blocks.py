@@ -15,6 +15,7 @@ import msgspec
 IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")  # names of bundles, blocks and exits
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
+MAP_AXES = 3  # of a map: channels, rows, columns
 ORIGINAL = "original"  # the kind of the pretrained blocks, which lead from the input to the output
 STITCH = "stitch"  # the kind of the blocks that lead from one member of a family to another
 ENCODER, DECODER = "encoder", "decoder"  # the kinds of the blocks to and from a bottleneck, a narrow cut point

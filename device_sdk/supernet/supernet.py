@@ -19,6 +19,7 @@ from device_sdk.supernet.blocks import (
     DECODER,
     ENCODER,
     ITEM_BYTES,
+    MAP_AXES,
     Block,
     CutPoint,
     Exit,
@@ -42,7 +43,6 @@ from device_sdk.supernet.plan import (
 )
 
 _MOST_BITS = 8  # of a value on its way to a server
-_MAP_AXES = 3  # channels, rows, columns
 
 
 class Supernet:
@@ -570,7 +570,7 @@ class Supernet:
 
 def _same_answer(shape: tuple[int, ...], own: tuple[int, ...]) -> bool:
     """True if an output of ``shape`` is the same as the model's ``own`` one; maps may have another resolution."""
-    return shape == own or (len(shape) == len(own) == _MAP_AXES and shape[0] == own[0])
+    return shape == own or (len(shape) == len(own) == MAP_AXES and shape[0] == own[0])
 
 
 def _runs_at_any_size(part: Block | Exit) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.data.targets.maps import IGNORED
 from device_sdk.errors import InputError
 from device_sdk.runtimes.port import Array
 from device_sdk.tasks.port import ScoredAlone, Scores, Targets, compared_places, integers, spread
 
-IGNORED = 255  # the class of pixels without a label
 _MOST_POINTS = 64  # along each side of a map, of those by which one sample is scored
 
 Positions = npt.NDArray[np.float64]

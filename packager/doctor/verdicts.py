@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from device_sdk.supernet.blocks import MAP_AXES
 from device_sdk.supernet.plan import size_text
 from packager.doctor.npu import NpuFindings
 from packager.errors import TraceError
@@ -20,7 +21,6 @@ from packager.tasks import Classification
 from packager.tracing.traced_model import TracedModel, trace
 
 _NAMED = 3  # reasons per line
-_MAP_AXES = 3  # channels, rows, columns
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def answers(model: LoadedModel, traced: TracedModel) -> tuple[Verdict, ...]:
     answer = traced.tensors[-1].shape
     if len(answer) != 1:
         numbers = "×".join(map(str, answer))
-        maps = "; a map or boxes: --task segmentation or detection" if len(answer) == _MAP_AXES else ""
+        maps = "; a map or boxes: --task segmentation or detection" if len(answer) == MAP_AXES else ""
         return (Verdict("classify", False, f"it has {numbers} outputs, not one per class; exits need one{maps}"),)
     complaint = Classification().complaint(answer, model.class_names) if model.class_names else None
     return (Verdict("classify", False, complaint.replace("the data has", "its list has")),) if complaint else ()

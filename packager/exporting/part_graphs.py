@@ -22,7 +22,7 @@ from onnxscript import optimizer
 from torch import fx, nn
 
 from device_sdk.runtimes.onnx_runtime import give_back_freed_memory
-from device_sdk.supernet.blocks import TensorSpec
+from device_sdk.supernet.blocks import MAP_AXES, TensorSpec
 from packager.errors import TraceError
 from packager.exporting.kept_axes import copy_kept_axes
 from packager.exporting.onnx_exporter import (
@@ -35,7 +35,6 @@ from packager.exporting.onnx_exporter import (
 
 _MOST_MODULES = 500  # side by side in one graph; a model of 1,067 took 240 s in one, 140 s in three
 _MOST_BYTES = 400_000_000  # of weights in one export, which keeps three copies in memory
-_MAP_AXES = 3  # channels, rows, columns
 _HELD_BY_ALL = frozenset(vars(nn.Module()))
 _TORCHS_OWN = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 _PLAIN = (bool, int, str, bytes, types.NoneType, enum.Enum, *_TORCHS_OWN)
@@ -54,7 +53,7 @@ class Part:
     @property
     def is_resizable(self) -> bool:
         """True of a head that brings several maps to one size, which depends on the input's."""
-        return len(self.read) > 1 and all(len(spec.shape) == _MAP_AXES for spec in self.read)
+        return len(self.read) > 1 and all(len(spec.shape) == MAP_AXES for spec in self.read)
 
 
 def part_graphs(parts: Sequence[Part]) -> dict[str, onnx.GraphProto]:

@@ -20,13 +20,13 @@ from torch.nn import functional
 from device_sdk.progress import Progress
 from packager.supernet.blocks.trainable import evaluated
 from packager.supernet.expansion import Expansion, TrainableExit
+from packager.tasks.logistic_regression import logistic_regression
 from packager.tracing.traced_model import tensors_of
 
 MOST_SAMPLES, MOST_BYTES = 8_192, 512_000_000  # of prepared inputs
 LEAST_SAMPLES = 64
 EXIT_BATCH = 8  # samples whose features at all cut points are in memory together
 _PENALTIES = (1e-4, 1e-3, 1e-2)  # times the sum of squares of the weights, besides the mean cross-entropy
-_ITERATIONS = 100  # of L-BFGS
 _HELD_BACK = 4  # one of so many samples chooses the penalty
 _LABEL_SHARE = 0.5  # of the target; the rest are the full model's probabilities
 _LEAST_VARIANCE = 1e-12
@@ -109,7 +109,7 @@ class _Head:
         standard = (features - mean) / deviation
         tried = []
         for penalty in _PENALTIES:
-            weight, bias = _regression(standard[~held], targets[~held], penalty)
+            weight, bias = logistic_regression(standard[~held], targets[~held], penalty=penalty)
             loss = float(functional.cross_entropy(standard[held] @ weight.T + bias, targets[held]))
             tried.append((loss, penalty, weight, bias))
         loss, _, weight, bias = min(tried, key=lambda one: one[0])
@@ -159,19 +159,3 @@ def _targets(answers: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     known = (labels >= 0)[:, None]
     hot = functional.one_hot(labels.long().clamp_min(0), answers.shape[1]).float()
     return torch.where(known, _LABEL_SHARE * hot + (1 - _LABEL_SHARE) * teacher, teacher)
-
-
-def _regression(features: torch.Tensor, targets: torch.Tensor, penalty: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weight [classes, width] and bias [classes] of least cross-entropy with the penalty."""
-    weight = torch.zeros(targets.shape[1], features.shape[1], requires_grad=True)
-    bias = torch.zeros(targets.shape[1], requires_grad=True)
-    solver = torch.optim.LBFGS([weight, bias], max_iter=_ITERATIONS, line_search_fn="strong_wolfe")
-
-    def loss() -> torch.Tensor:
-        solver.zero_grad()
-        value = functional.cross_entropy(features @ weight.T + bias, targets) + penalty * weight.square().sum()
-        value.backward()
-        return value
-
-    solver.step(loss)
-    return weight.detach(), bias.detach()

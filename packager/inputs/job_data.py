@@ -22,7 +22,6 @@ from packager.inputs.model_loader import LoadedModel
 from packager.tasks import Classification, Detection, LearningTask, Segmentation
 
 _IMAGENET_OUTPUTS = 1000
-_SIDES = 4  # of a box, behind its classes
 
 Samples = ImageDataset | TargetDataset | ImageSet | PreparedSet
 DataTask = Literal["classification", "segmentation", "detection"]  # of data that are read from files
@@ -31,8 +30,6 @@ TASKS: dict[DataTask, LearningTask] = {
     "segmentation": Segmentation(),
     "detection": Detection(),
 }
-_ANSWERS: dict[DataTask, tuple[int, int]] = {"classification": (2, 0), "segmentation": (4, 0), "detection": (4, _SIDES)}
-"""The number of axes of answers, and of channels that are no classes."""
 
 
 def loaded_data(
@@ -54,7 +51,7 @@ def loaded_data(
 def _with_targets(
     task: DataTask, model: LoadedModel, training: str, validation: str
 ) -> tuple[LoadedModel, Samples, Samples, tuple[str, ...]]:
-    """As ``_loaded``, of images with maps or boxes: whole images, since targets are of all that they show."""
+    """As ``loaded_data``, of images with maps or boxes: whole images, since targets are of all that they show."""
     own = model.preprocessing
     if not isinstance(own, Preprocessing):
         raise UsageError(f"{task} is for images; this model takes other samples")
@@ -127,5 +124,4 @@ def output_count(model: LoadedModel, task: DataTask = "classification") -> int:
     """The number of classes that the model answers for; 0 where its answer is of another task."""
     with torch.no_grad():
         answer = model.module(model.noise(1))
-    axes, others = _ANSWERS[task]
-    return int(answer.shape[1]) - others if isinstance(answer, torch.Tensor) and answer.dim() == axes else 0
+    return TASKS[task].class_count(tuple(answer.shape[1:])) if isinstance(answer, torch.Tensor) else 0

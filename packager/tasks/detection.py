@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch.nn import functional
 
+from device_sdk.supernet.blocks import MAP_AXES
 from packager.tasks.port import apart, at_size
 
 _SIDES = 4  # logits for classes come first, then the distances from the cell's centre to the sides of its box
@@ -27,12 +28,15 @@ class Detection:
 
     kind: Literal["detection"] = "detection"
 
+    def class_count(self, output: tuple[int, ...]) -> int:
+        """See the port."""
+        return output[0] - _SIDES if len(output) == MAP_AXES else 0
+
     def complaint(self, output: tuple[int, ...], class_names: tuple[str, ...]) -> str | None:
         """See the port."""
-        channels = len(class_names) + _SIDES
-        if len(output) == 3 and output[0] == channels:
+        if self.class_count(output) == len(class_names):
             return None
-        return f"the model answers with {'×'.join(map(str, output))}, not {channels} × rows × columns"
+        return f"the model answers with {'×'.join(map(str, output))}, not {len(class_names) + _SIDES} × rows × columns"
 
     def target_loss(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Focal loss of the classes and overlap of the boxes."""

@@ -20,6 +20,9 @@ class LearningTask(Protocol):
     def complaint(self, output: tuple[int, ...], class_names: tuple[str, ...]) -> str | None:
         """Why a model with the output shape ``output`` per sample does not fit this task; None if it does."""
 
+    def class_count(self, output: tuple[int, ...]) -> int:
+        """The classes that a model with the output shape ``output`` per sample answers for; 0 if of another task."""
+
     def target_loss(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The scalar loss against the targets."""
 
@@ -43,6 +46,10 @@ class LearningTask(Protocol):
 
 class OfWholeSamples:
     """Common to tasks whose targets are of whole samples: they do not depend on positions in an image."""
+
+    def class_count(self, output: tuple[int, ...]) -> int:
+        """See the port: one for each value of a vector."""
+        return output[0] if len(output) == 1 else 0
 
     def shifted(
         self, targets: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, *, size: tuple[int, int]

@@ -7,9 +7,9 @@ from typing import Literal
 import torch
 from torch.nn import functional
 
+from device_sdk.data.targets.maps import IGNORED
+from device_sdk.supernet.blocks import MAP_AXES
 from packager.tasks.port import at_size, imitation, total_variation
-
-IGNORED = 255  # the class of unlabelled pixels
 
 
 class Segmentation:
@@ -20,9 +20,13 @@ class Segmentation:
 
     kind: Literal["segmentation"] = "segmentation"
 
+    def class_count(self, output: tuple[int, ...]) -> int:
+        """See the port."""
+        return output[0] if len(output) == MAP_AXES else 0
+
     def complaint(self, output: tuple[int, ...], class_names: tuple[str, ...]) -> str | None:
         """See the port."""
-        if len(output) == 3 and output[0] == len(class_names):
+        if self.class_count(output) == len(class_names):
             return None
         return f"the model answers with {'×'.join(map(str, output))}, not {len(class_names)} classes × height × width"
 

@@ -17,11 +17,11 @@ from torch.nn import functional
 from device_sdk.data.kinds.text_files import load_texts
 from device_sdk.data.kinds.texts import Encoded, TextPreprocessing, TextTokenizer, padded
 from device_sdk.errors import PathweaveError
+from packager.tasks.logistic_regression import logistic_regression
 from packager.zoo.text_encoder import TextClassifier
 from packager.zoo.text_folder import TextFolder
 
 _BATCH = 64
-_STEPS = 100  # of L-BFGS
 _DECAY = 1e-5
 _LEAST_LENGTH = 8
 
@@ -41,17 +41,8 @@ def embeddings(module: TextClassifier, encoded: Sequence[Encoded]) -> Tensor:
 
 def fit_classifier(module: TextClassifier, found: Tensor, labels: Tensor, *, decay: float = _DECAY) -> None:
     """Fit the classifier of ``module`` to embeddings [count, channels] and labels int64 [count]."""
-    weight = torch.zeros_like(module.classifier.weight, requires_grad=True)
-    bias = torch.zeros_like(module.classifier.bias, requires_grad=True)
-    solver = torch.optim.LBFGS([weight, bias], max_iter=_STEPS, line_search_fn="strong_wolfe")
-
-    def loss() -> Tensor:
-        solver.zero_grad()
-        value = functional.cross_entropy(found @ weight.T + bias, labels) + decay * weight.square().sum()
-        value.backward()
-        return value
-
-    solver.step(loss)
+    hot = functional.one_hot(labels, module.classifier.out_features).to(found.dtype)
+    weight, bias = logistic_regression(found, hot, penalty=decay)
     with torch.no_grad():
         module.classifier.weight.copy_(weight)
         module.classifier.bias.copy_(bias)

@@ -8,7 +8,7 @@ from typing import Any, cast, overload
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.data.inputs import RawInputs, resize_prepared
+from device_sdk.data.inputs import RawInputs
 from device_sdk.data.kinds.port import Array, ReadBlob
 from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.errors import InputError
@@ -52,12 +52,8 @@ class ImagePreparer:
         return isinstance(samples, np.ndarray) and samples.dtype != np.uint8
 
     def prepare(self, samples: Any, input_size: tuple[int, ...] = ()) -> Array:
-        """See the port: float32 [n, channels, height, width]. Where pixels are not resized, what is prepared is."""
-        channels, *own = self._image_shape()
-        resizes = self._preprocessing.resize is not None
-        height, width = (input_size if resizes else ()) or own
-        prepared = prepare(samples, self._preprocessing, input_shape=(channels, height, width))
-        return prepared if resizes or not input_size else resize_prepared(prepared, input_size)
+        """See the port: float32 [n, channels, height, width]."""
+        return prepare(samples, self._preprocessing, input_shape=self._image_shape(), input_size=input_size)
 
     def listed(self, samples: Any) -> RawImages:
         """A batch of raw images, or a sequence of images of any sizes, as arrays [height, width, channels]."""

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.data.targets.file_tree import FileTree, image_of, images_below, open_tree, stem, text_of
-from device_sdk.data.targets.target_dataset import LAYOUTS, Size, TargetDataset, spread, without_target
+from device_sdk.data.targets.target_dataset import LAYOUTS, Size, TargetDataset, with_target
 from device_sdk.errors import DataError
 
 _MOST_BOXES = 10_000  # of one image
@@ -32,16 +32,12 @@ def load_boxes(reference: str, class_names: Sequence[str], size: Size, limit: in
     with open_tree(reference) as (tree, part):
         names = tree.names()
         if images_below(names, "JPEGImages"):
-            wanted, parsed = _voc(tree, names, part), _voc_boxes
+            targets, parsed = _voc(tree, names, part), _voc_boxes
         else:
-            wanted, parsed = _yolo(reference, names, part), _yolo_boxes
-        present = set(names)
-        kept = [name for name, label in wanted.items() if label in present]
-        missing = [name for name, label in wanted.items() if label not in present]
-        notes = without_target(missing, len(kept), location=reference, wanted="annotation of boxes")
-        kept = spread(kept, limit)
+            targets, parsed = _yolo(reference, names, part), _yolo_boxes
+        kept, notes = with_target(targets, set(names), limit, location=reference, wanted="annotation of boxes")
         images = np.stack([image_of(tree, name, size) for name in kept])
-        found = [_array(tree, wanted[name], class_names, parsed) for name in kept]
+        found = [_array(tree, targets[name], class_names, parsed) for name in kept]
     boxes = np.full((len(kept), max(1, *map(len, found)), 5), -1.0, dtype=np.float32)
     for row, one in zip(boxes, found, strict=True):
         row[: len(one)] = one

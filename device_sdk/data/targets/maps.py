@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from device_sdk.data.targets.file_tree import class_numbers_of, image_of, images_below, open_tree, stem
-from device_sdk.data.targets.target_dataset import LAYOUTS, Size, TargetDataset, spread, without_target
+from device_sdk.data.targets.target_dataset import LAYOUTS, Size, TargetDataset, with_target
 from device_sdk.errors import DataError
 
-IGNORED = 255  # the class of a pixel whose number is no class
+IGNORED = 255  # the class of a pixel without one
 
 
 def load_maps(reference: str, class_names: Sequence[str], size: Size, limit: int | None = None) -> TargetDataset:
@@ -33,14 +33,10 @@ def load_maps(reference: str, class_names: Sequence[str], size: Size, limit: int
         folder, annotations = next((one for one in pairs if images_below(names, one[0])), (None, ""))
         if folder is None:
             raise DataError(f"{reference} has no images in {' or '.join(f'{one}/' for one, _ in pairs)}", hint=LAYOUTS)
-        present = set(names)
-        wanted = {name: f"{annotations}{stem(name)[len(folder) :]}.png" for name in images_below(names, folder)}
-        kept = [name for name, label in wanted.items() if label in present]
-        missing = [name for name, label in wanted.items() if label not in present]
-        notes = without_target(missing, len(kept), location=reference, wanted="map of classes")
-        kept = spread(kept, limit)
+        targets = {name: f"{annotations}{stem(name)[len(folder) :]}.png" for name in images_below(names, folder)}
+        kept, notes = with_target(targets, set(names), limit, location=reference, wanted="map of classes")
         images = np.stack([image_of(tree, name, size) for name in kept])
-        maps = np.stack([class_numbers_of(tree, wanted[name], size) for name in kept])
+        maps = np.stack([class_numbers_of(tree, targets[name], size) for name in kept])
     maps[maps >= len(class_names)] = IGNORED
     if (maps == IGNORED).all():
         raise DataError(f"{reference}: no pixel has one of the {len(class_names)} classes", hint=LAYOUTS)

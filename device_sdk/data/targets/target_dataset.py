@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -43,24 +43,24 @@ class TargetDataset:
         return replace(self, images=self.images[positions], labels=self.labels[positions], names=names)
 
 
-def spread(names: Sequence[str], limit: int | None) -> list[str]:
-    """At most ``limit`` of ``names``, spread evenly."""
-    if limit is None or limit >= len(names):
-        return list(names)
-    return [names[int(at)] for at in np.linspace(0, len(names) - 1, limit)]
+def with_target(
+    targets: Mapping[str, str], present: Collection[str], limit: int | None, *, location: str, wanted: str
+) -> tuple[list[str], tuple[str, ...]]:
+    """The images whose target is ``present``, at most ``limit`` of them, spread evenly, and a note on the others.
 
-
-def without_target(missing: Sequence[str], found: int, *, location: str, wanted: str) -> tuple[str, ...]:
-    """The note on images without a target.
+    ``targets``: the file of each image's target; ``wanted``: what it holds, in words.
 
     Raises:
         DataError: no image has one.
     """
+    found = [name for name, target in targets.items() if target in present]
+    missing = [name for name, target in targets.items() if target not in present]
     if not found:
         raise DataError(f"{location} has no image with {wanted}", hint=LAYOUTS)
-    if not missing:
-        return ()
-    return (f"{len(missing)} of {found + len(missing)} images have no {wanted}: {', '.join(missing[:3])}",)
+    notes = (f"{len(missing)} of {len(targets)} images have no {wanted}: {', '.join(missing[:3])}",) if missing else ()
+    if limit is not None and limit < len(found):
+        found = [found[int(at)] for at in np.linspace(0, len(found) - 1, limit)]
+    return found, notes
 
 
 LAYOUTS = (

@@ -52,18 +52,16 @@ internal class TextInputs(private val texts: List<IntArray>, private val prepare
  */
 internal fun windows(sounds: List<FloatArray>, preprocessing: SoundPreprocessing, inputSize: SampleSize?): Tensor {
     val length = preprocessing.windowSamples
-    val all = FloatArray(sounds.size * length)
-    sounds.forEachIndexed { position, sound ->
+    val all = sounds.mapIndexed { position, sound ->
         if (sound.isEmpty() || !sound.all(Float::isFinite)) {
             throw InputError(
                 "sound $position has no samples, or some that are no numbers",
                 "pass one channel from −1 to 1 at the model's rate of ${preprocessing.sampleRateHz} Hz",
             )
         }
-        val (first, before) = maxOf(sound.size - length, 0) / 2 to maxOf(length - sound.size, 0) / 2
-        sound.copyInto(all, position * length + before, first, first + minOf(sound.size, length))
+        seriesAt(Tensor.of(sound, listOf(1, 1, sound.size)), length)
     }
-    return seriesAt(Tensor.of(all, listOf(sounds.size, 1, length)), inputSize?.width ?: length)
+    return seriesAt(Tensor.joined(all), inputSize?.width ?: length)
 }
 
 /** 16-bit samples from −1 to 1. */
