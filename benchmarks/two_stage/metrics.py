@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from device_sdk.data.targets.maps import IGNORED
+from device_sdk.data.unlabelled import IGNORED
 from packager.tasks.detection import boxes_of
 
 Run = Callable[[np.ndarray], np.ndarray]

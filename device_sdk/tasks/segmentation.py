@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.data.targets.maps import IGNORED
+from device_sdk.data.unlabelled import IGNORED
 from device_sdk.errors import InputError
 from device_sdk.runtimes.port import Array
 from device_sdk.tasks.port import ScoredAlone, Scores, Targets, compared_places, integers, spread

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch.nn import functional
 
-from device_sdk.data.targets.maps import IGNORED
+from device_sdk.data.unlabelled import IGNORED
 from device_sdk.supernet.blocks import MAP_AXES
 from packager.tasks.port import at_size, imitation, total_variation
 

@@ -8,9 +8,8 @@ import numpy as np
 
 from device_sdk.data.targets.file_tree import class_numbers_of, image_of, images_below, open_tree, stem
 from device_sdk.data.targets.target_dataset import LAYOUTS, Size, TargetDataset, with_target
+from device_sdk.data.unlabelled import IGNORED
 from device_sdk.errors import DataError
-
-IGNORED = 255  # the class of a pixel without one
 
 
 def load_maps(reference: str, class_names: Sequence[str], size: Size, limit: int | None = None) -> TargetDataset:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from device_sdk.bundles.manifest import Task
+from device_sdk.data.unlabelled import IGNORED
 from device_sdk.errors import InputError
 from device_sdk.tasks import TASKS, answer_task
 from device_sdk.tasks.classification import Accuracy
@@ -12,7 +13,7 @@ from device_sdk.tasks.embedding import Similarity
 from device_sdk.tasks.margins import by_margin
 from device_sdk.tasks.multilabel import LabelsFound
 from device_sdk.tasks.regression import RelativeAgreement
-from device_sdk.tasks.segmentation import IGNORED, MeanIoU, interpolated
+from device_sdk.tasks.segmentation import MeanIoU, interpolated
 
 NAMES = ("a", "b", "c")
 

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from device_sdk.data.unlabelled import IGNORED
 from packager.tasks import Segmentation, mixed_loss
-from packager.tasks.segmentation import IGNORED
 
 TASK = Segmentation()
 MIX = {"temperature": 2.0, "label_weight": 0.5}
