@@ -17,15 +17,19 @@ from device_sdk.offload.open_inference import BYTES, NamedTensor
 from device_sdk.runtimes.port import Array
 
 MAX_SENT_SIDE = 1024  # pixels; limit of the size to which a server can make a device resize images
+TEXT_CONTENT = "text/plain; charset=utf-8"  # media type of texts, one byte string each
 _RESIZABLE = (1, 3)  # channels
 _DATATYPES = {"float32": "FP32", "int64": "INT64"}
+
+RawBatch = npt.NDArray[np.uint8] | Sequence[str]
+"""Samples before they were prepared, as they can travel: pixels [n, h, w, c], or texts."""
 
 
 @dataclass(frozen=True)
 class Agreement:
     """A model with one input and one output, and the kind of its input."""
 
-    sends: Literal["images", "tensors", "jpeg"]
+    sends: Literal["images", "tensors", "jpeg", "texts"]
     metadata: ModelMetadata
 
     @property
@@ -42,12 +46,14 @@ def agree(
     output_shape: Sequence[int] = (),
     task: str = "classification",
     input_type: str = "float32",
+    of_texts: bool = False,
 ) -> Agreement:
-    """Choose the kind of input for the model of ``metadata``: images, tensors or JPEGs, whichever it takes.
+    """Choose the kind of input for the model of ``metadata``: images, tensors, JPEGs or texts, whichever it takes.
 
     ``input_shape``: of the device's prepared tensors, without the batch: [c, h, w] for images.
     ``output_shape``: the same of the output; by default one logit per class. ``task``: the device's, compared with the
-    server's where it states one. ``input_type``: of the device's prepared tensors, float32 or int64.
+    server's where it states one. ``input_type``: of the device's prepared tensors, float32 or int64. ``of_texts``: the
+    device's model takes texts, so that the server's may have another tokenizer.
 
     Raises:
         UsageError: classes, input or output do not match; the message says which.
@@ -66,31 +72,35 @@ def agree(
         return Agreement("images", metadata)
     if wanted.datatype == _DATATYPES.get(input_type) and _batch_of(input_shape, wanted.shape):
         return Agreement("tensors", metadata)
-    if _takes_jpegs(metadata) and len(input_shape) == 3 and input_shape[0] in _RESIZABLE:
+    if _takes(image_files.CONTENT, metadata) and len(input_shape) == 3 and input_shape[0] in _RESIZABLE:
         return Agreement("jpeg", metadata)
+    if _takes(TEXT_CONTENT, metadata) and of_texts:
+        return Agreement("texts", metadata)
     raise _misfit(f"its input is {wanted.datatype} {list(wanted.shape)}, the device's {list(input_shape)}")
 
 
 def fill(
     agreement: Agreement,
     tensors: Array,
-    images: npt.NDArray[np.uint8] | None,
+    raw: RawBatch | None,
     *,
     preprocessing: AnyPreprocessing,
     jpeg_quality: int = image_files.QUALITY,
 ) -> NamedTensor:
     """The samples as the model's input tensor; JPEGs have the height and width of ``tensors``.
 
-    ``tensors``: prepared, float32 [n, ...], of texts int64; ``images``: the same samples as pixels, uint8
-    [n, h, w, c], or None to recover them from ``tensors``.
+    ``tensors``: prepared, float32 [n, ...], of texts int64; ``raw``: the same samples before, or None to recover pixels
+    from ``tensors``.
 
     Raises:
-        InputError: the pixels cannot be recovered or resized.
+        InputError: the pixels cannot be recovered or resized, or texts are to be sent and only their tokens are known.
     """
     if agreement.sends == "tensors":
         kind = np.int64 if tensors.dtype.kind == "i" else np.float32
         return NamedTensor(agreement.input.name, tensors.astype(kind, copy=False))
-    pixels = unprepare(tensors, preprocessing.of_images()) if images is None else images
+    if agreement.sends == "texts":
+        return NamedTensor(agreement.input.name, _encoded(raw))
+    pixels = raw if isinstance(raw, np.ndarray) else unprepare(tensors, preprocessing.of_images())
     if agreement.sends == "jpeg":
         size = (tensors.shape[2], tensors.shape[3])
         fitted = [fit_image(image, preprocessing.of_images(), size=size) for image in pixels]
@@ -110,11 +120,20 @@ def _resized(pixels: npt.NDArray[np.uint8], shape: Sequence[int]) -> npt.NDArray
     return np.stack([resize_image(image, size) for image in pixels])
 
 
-def _takes_jpegs(metadata: ModelMetadata) -> bool:
-    """True if the input is a batch of byte strings, stated to be JPEGs, and the server takes binary tensor data."""
+def _encoded(texts: RawBatch | None) -> npt.NDArray[np.object_]:
+    """Each text as UTF-8; bytes objects [n]."""
+    if texts is None or isinstance(texts, np.ndarray):
+        raise InputError("the server takes texts, and only their tokens are at hand", hint="call the model with texts")
+    encoded = np.empty(len(texts), object)
+    encoded[:] = [text.encode("utf-8", "replace") for text in texts]
+    return encoded
+
+
+def _takes(content: str, metadata: ModelMetadata) -> bool:
+    """True if the input is a batch of byte strings of this media type, and the server takes binary tensor data."""
     [wanted] = metadata.inputs
     strings = wanted.datatype == BYTES and tuple(wanted.shape) == (-1,)
-    return strings and metadata.content == image_files.CONTENT and metadata.binary
+    return strings and metadata.content == content and metadata.binary
 
 
 def _takes_images(shape: Sequence[int], *, channels: int) -> bool:

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from device_sdk.data.kinds.texts import TextPreprocessing, lengthened
 from device_sdk.data.preprocessing import AnyPreprocessing, prepare
 from device_sdk.errors import PathweaveError, UsageError
-from device_sdk.offload.agreement import Agreement, agree, fill
+from device_sdk.offload.agreement import Agreement, RawBatch, agree, fill
 from device_sdk.offload.client import ModelMetadata, request_overhead_bytes
 from device_sdk.offload.open_inference import NamedTensor
 from device_sdk.offload.remote_calls import (
@@ -60,6 +60,7 @@ class AskClient:
         self._class_names = tuple(class_names)
         self._input_shape = tuple(input_shape)
         self._preprocessing = preprocessing
+        self._of_texts = isinstance(preprocessing, TextPreprocessing)
         self._output_shape = tuple(output_shape) or (len(self._class_names),)
         self._task, self._input_type = task, input_type
         self._transport = transport or default_transport(model)
@@ -77,23 +78,23 @@ class AskClient:
         """True if a request would be sent now: not in the pause after failures, nor after ``close``."""
         return self._calls.ready
 
-    def answer(self, tensors: Array, images: npt.NDArray[np.uint8] | None, *, digest: str = "") -> RemoteReply:
+    def answer(self, tensors: Array, raw: RawBatch | None, *, digest: str = "") -> RemoteReply:
         """The server's outputs [n, *output_shape] for all samples, or the reason of the failure.
 
-        ``tensors``: prepared, float32 [n, *input_shape]; ``images``: the same samples as raw pixels, uint8
-        [n, h, w, c], or None to recover them from the tensors if the server takes images. Tensors of a plan with
-        another input size are prepared again from the images. More than ``max_batch``
-        samples are sent in several requests; if one fails, all do. ``digest``: of the bundle that the server's model
-        must come from; empty for any.
+        ``tensors``: prepared, float32 [n, *input_shape]; ``raw``: the same samples as pixels, uint8 [n, h, w, c], or as
+        texts; None: pixels are recovered from the tensors if the server takes images. Tensors of a plan with another
+        input size are prepared again from pixels; tokens are padded. More than ``max_batch`` samples are sent in
+        several requests; if one fails, all do. ``digest``: of the bundle that the server's model must come from; empty
+        for any.
         """
-        if images is not None and images.ndim == 4 and len(images) and tensors.shape[1:] != self._input_shape:
-            tensors = self._prepared_again(tensors, images)
-        unfit = self._unfit(tensors, images)
+        if len(tensors) and tensors.shape[1:] != self._input_shape:
+            tensors = self._at_own_size(tensors, raw)
+        unfit = self._unfit(tensors, raw)
         if unfit is not None:
             return RemoteReply(None, unfit)
         if len(tensors) == 0:
             return RemoteReply(np.empty((0, *self._output_shape), np.float32), None)
-        reply = self._calls.run(lambda deadline: self._ask(tensors, images, digest, deadline))
+        reply = self._calls.run(lambda deadline: self._ask(tensors, raw, digest, deadline))
         if reply.output is None:
             self._agreement = None
             self._failed()
@@ -119,12 +120,12 @@ class AskClient:
         self._calls.close()
         self._transport.close()
 
-    def request_bytes(self, tensors: Array, images: npt.NDArray[np.uint8] | None) -> int:
+    def request_bytes(self, tensors: Array, raw: RawBatch | None) -> int:
         """Bytes on the wire of one request with these samples, once the model's metadata is known; else 0."""
         agreement = self._agreement
         if agreement is None:
             return 0
-        filled = self._filled(agreement, tensors, images)
+        filled = self._filled(agreement, tensors, raw)
         return filled.size_bytes + self._overhead_bytes
 
     @property
@@ -132,13 +133,17 @@ class AskClient:
         """Digest of the bundle of the server's model; empty if it states none, or before the first request."""
         return "" if self._agreement is None else self._agreement.metadata.bundle or ""
 
-    def _prepared_again(self, tensors: Array, images: npt.NDArray[np.uint8]) -> Array:
-        if len(self._input_shape) != 3 or len(images) != len(tensors):
+    def _at_own_size(self, tensors: Array, raw: RawBatch | None) -> Array:
+        if isinstance(self._preprocessing, TextPreprocessing):
+            rows, tokens = self._input_shape
+            shorter = tensors.ndim == 3 and tensors.shape[1] == rows and tensors.shape[2] < tokens
+            return lengthened(tensors, self._preprocessing) if shorter else tensors
+        if not isinstance(raw, np.ndarray) or raw.ndim != 4 or len(raw) != len(tensors) or len(self._input_shape) != 3:
             return tensors
         channels, height, width = self._input_shape
-        return prepare(images, self._preprocessing.of_images(), input_shape=(channels, height, width))
+        return prepare(raw, self._preprocessing.of_images(), input_shape=(channels, height, width))
 
-    def _unfit(self, tensors: Array, images: npt.NDArray[np.uint8] | None) -> str | None:
+    def _unfit(self, tensors: Array, raw: RawBatch | None) -> str | None:
         """The local reason not to send these samples, or None."""
         if self._model.privacy != "inputs":
             return f"the privacy setting is {self._model.privacy}"
@@ -146,12 +151,14 @@ class AskClient:
             return "it was closed"
         if tensors.shape[1:] != self._input_shape:
             return f"the tensors are {list(tensors.shape[1:])}, not {list(self._input_shape)}"
-        if images is None:
+        if raw is None:
             return None if np.isfinite(tensors).all() else "the tensors hold NaN or infinity"
-        fits = images.ndim == 4 and images.dtype == np.uint8 and len(images) == len(tensors)
-        return None if fits and bool(images.size) == bool(tensors.size) else "the images are not those of the tensors"
+        if not isinstance(raw, np.ndarray):
+            return None if len(raw) == len(tensors) else "the texts are not those of the tensors"
+        fits = raw.ndim == 4 and raw.dtype == np.uint8 and len(raw) == len(tensors)
+        return None if fits and bool(raw.size) == bool(tensors.size) else "the images are not those of the tensors"
 
-    def _ask(self, tensors: Array, images: npt.NDArray[np.uint8] | None, digest: str, deadline: float) -> Array:
+    def _ask(self, tensors: Array, raw: RawBatch | None, digest: str, deadline: float) -> Array:
         """In the worker thread: 1 check the metadata, 2 send the samples in batches, 3 concatenate the logits."""
         agreement = self._agreed(deadline)  # 1
         if digest and agreement.metadata.bundle != digest:
@@ -162,7 +169,7 @@ class AskClient:
         size, outputs = self._model.max_batch, []
         for start in range(0, len(tensors), size):  # 2
             batch = slice(start, start + size)
-            filled = self._filled(agreement, tensors[batch], None if images is None else images[batch])
+            filled = self._filled(agreement, tensors[batch], None if raw is None else raw[batch])
             left_s, started = self._calls.left_s(deadline), self._clock()
             response = self._client.infer([filled], timeout_s=left_s, metadata=agreement.metadata)
             outputs.append(checked_logits(response.outputs[0].data, samples=len(filled.data), shape=self._output_shape))
@@ -170,9 +177,9 @@ class AskClient:
             self._answered(size_bytes, len(filled.data), self._clock() - started)
         return np.concatenate(outputs)  # 3
 
-    def _filled(self, agreement: Agreement, tensors: Array, images: npt.NDArray[np.uint8] | None) -> NamedTensor:
+    def _filled(self, agreement: Agreement, tensors: Array, raw: RawBatch | None) -> NamedTensor:
         quality = self._model.jpeg_quality
-        return fill(agreement, tensors, images, preprocessing=self._preprocessing, jpeg_quality=quality)
+        return fill(agreement, tensors, raw, preprocessing=self._preprocessing, jpeg_quality=quality)
 
     def _agreed(self, deadline: float) -> Agreement:
         agreement = self._agreement
@@ -192,4 +199,5 @@ class AskClient:
             output_shape=self._output_shape,
             task=self._task,
             input_type=self._input_type,
+            of_texts=self._of_texts,
         )

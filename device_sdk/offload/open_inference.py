@@ -4,9 +4,10 @@ A message is JSON. A tensor's values are in the JSON (``data``, row-major, flat 
 bytes (``parameters.binary_data_size``; little-endian, row-major, in the order of the tensors; a BOOL is one byte, 0 or
 1). The header ``Inference-Header-Content-Length`` then states the length of the JSON.
 
-BYTES, one axis of byte strings, only travels as bytes: each string behind its length, 4 bytes little-endian.
+BYTES, one axis of byte strings, travels as bytes, each string behind its length, 4 bytes little-endian. In the JSON of
+a request it may be text instead, which counts as UTF-8.
 
-Refused: BYTES in JSON, BF16, shared memory, classification, and JSON values out of range of their type (NaN, infinity,
+Refused: BF16, shared memory, classification, and JSON values out of range of their type (NaN, infinity,
 300 as INT8). Sources: KServe's "Open Inference Protocol" and Triton's "Binary Tensor Data Extension".
 """
 
@@ -258,6 +259,9 @@ def _decode_tensors(tensors: Sequence[_Tensor], tail: memoryview) -> tuple[Named
         if tensor.datatype == BYTES and size is not None:
             _check_place(tensor)
             data = _byte_strings(tensor, tail[start : start + size])
+        elif tensor.datatype == BYTES:
+            _check_place(tensor)
+            data = _texts(tensor)
         elif size is None:
             data = _from_json(tensor, _dtype(tensor))
         else:
@@ -292,6 +296,23 @@ def _as_bytes(tensor: NamedTensor) -> bytes:
     return tensor.data.astype(DATATYPES[tensor.datatype], copy=False).tobytes()
 
 
+def _texts(tensor: _Tensor) -> Array:
+    """Byte strings [n] of the text in the JSON. Raises ProtocolError unless there are as many as the shape says."""
+    try:
+        texts = decode_json(bytes(tensor.data), list[str])
+    except ValueError as error:
+        raise ProtocolError(f"{_shown(tensor.name)}: BYTES in JSON have to be a list of texts") from error
+    if tensor.shape != (len(texts),):
+        raise ProtocolError(f"{_shown(tensor.name)}: {len(texts)} texts, the shape is {list(tensor.shape)}")
+    return _objects([text.encode("utf-8", "replace") for text in texts])
+
+
+def _objects(values: list[bytes]) -> Array:
+    found = np.empty(len(values), dtype=object)
+    found[:] = values
+    return found
+
+
 def _byte_strings(tensor: _Tensor, data: memoryview) -> Array:
     """Byte strings [n] from ``data``. Raises ProtocolError unless it holds exactly as many as the shape says."""
     if len(tensor.shape) != 1:
@@ -309,9 +330,7 @@ def _byte_strings(tensor: _Tensor, data: memoryview) -> Array:
     announced = tensor.parameters.binary_data_size if tensor.parameters else None
     if at != announced:
         raise ProtocolError(f"{_shown(tensor.name)}: its strings take {at} bytes, binary_data_size is {announced}")
-    strings = np.empty(len(values), object)
-    strings[:] = values
-    return strings
+    return _objects(values)
 
 
 def _from_bytes(tensor: _Tensor, dtype: np.dtype[Any], data: memoryview) -> Array:

@@ -21,6 +21,7 @@ from device_sdk.supernet.plan import Decider, Edge, RemoteRef, Subnet
 
 IMAGES = ":images"  # suffix of the name of a model that takes raw images
 JPEG = ":jpeg"  # the same, images as JPEGs
+TEXTS = ":texts"  # the same, texts
 MAX_NAME = 2_048  # characters: addresses are longer than this nowhere
 
 
@@ -50,6 +51,11 @@ def _channels(manifest: Manifest) -> int:
     return prepared.channels if isinstance(prepared, Preprocessing) else 0
 
 
+def without_form(model: str) -> str:
+    """The name of the model that takes tensors, of one that takes raw samples."""
+    return next((model.removesuffix(one) for one in (IMAGES, JPEG, TEXTS) if model.endswith(one)), model)
+
+
 def bundle_of(model: str) -> str:
     """The bundle that a model of this name comes from."""
     return model.partition("@")[0].partition(":")[0]
@@ -66,7 +72,7 @@ def named_path(manifest: Manifest, model: str) -> Subnet | None:
         return None
     if len(model) > MAX_NAME:
         raise UsageError(f"the name of a model has more than {MAX_NAME} characters")
-    text = rest.removesuffix(IMAGES)
+    text = without_form(rest)
     if text == HYBRID_PATH and manifest.hybrid is not None:
         return manifest.hybrid.subnet
     path = Subnet(tuple(Edge(block, rendition or "fp32") for block, _, rendition in _edges(text)))

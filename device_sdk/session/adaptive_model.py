@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -534,12 +534,12 @@ class AdaptiveModel:
         given: Raw,
     ) -> Answer:
         at_size = partial(self._samples.some, given)
-        images = None if isinstance(raw, str | Sequence) else raw
+        sent = self._samples.of_call(raw)
         started = time.perf_counter()
         self._pace.note(started)
         while True:
             try:
-                output, source = self._answers.answer(active.plan, active.loaded, tensor, images, at_size)
+                output, source = self._answers.answer(active.plan, active.loaded, tensor, sent, at_size)
                 break
             except PlanRetired:  # the memory cap sank
                 active = self._in_use.instead_of(active)

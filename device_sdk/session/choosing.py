@@ -149,7 +149,7 @@ class Choosing:
             )
             return found, _server_of(found.plan.split, model)
         workspace.bundle.require_whole("adapting")
-        inputs, pixels = self._samples.inputs(samples), self._samples.pixels(samples)
+        inputs, raw = self._samples.inputs(samples), self._samples.raw(samples)
         targets = self.targets(labels, len(inputs))
         pool = self._state.load_pool()
         known = [one.subnet for one in (pool.candidates if pool is not None else ())]
@@ -160,7 +160,7 @@ class Choosing:
                 profile().cost_model(),
                 list(dict.fromkeys([workspace.supernet.original, plan.subnet, *known])),
                 inputs,
-                pixels,
+                raw,
                 targets,
                 goal,
                 settings=settings,
@@ -170,7 +170,7 @@ class Choosing:
             )
         servers = Servers()
         if any(one in kinds for one in (*that_need("answers"), *that_need("tails"))):
-            servers = self._corrected(self._remote.gather(inputs, pixels, uplink=uplink, progress=progress))
+            servers = self._corrected(self._remote.gather(inputs, raw, uplink=uplink, progress=progress))
         here = Here(workspace, profile(), plan, known, servers, power)
         try:
             return choose(inputs, targets, goal, kinds, here, settings=settings, progress=progress), None
@@ -206,9 +206,9 @@ class Choosing:
         if len(models) > 1:
             raise UsageError("a pool is of the answers of one server", hint="connect that one alone, then all of them")
         model = models[0]
-        inputs, images = self._samples.inputs(samples), self._samples.pixels(samples)
+        inputs, raw = self._samples.inputs(samples), self._samples.raw(samples)
         targets = self._task.checked(labels, len(inputs))
-        servers = self._corrected(self._remote.gather_from(model, inputs, images, uplink=None, progress=progress))
+        servers = self._corrected(self._remote.gather_from(model, inputs, raw, uplink=None, progress=progress))
         if servers.logits is None:
             raise TransferError(servers.notes[0] if servers.notes else f"{model.model} may not be sent inputs")
         workspace = replace(self._in_use.lend_workspace(), prior=plan.class_prior)

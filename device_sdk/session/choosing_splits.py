@@ -42,7 +42,7 @@ from device_sdk.policies.measured_splits.measuring import JpegInputs, SplitScore
 from device_sdk.policies.measured_splits.region import Region
 from device_sdk.policies.planning.choice import Choice
 from device_sdk.policies.planning.front import split_front
-from device_sdk.policies.planning.server_evidence import Servers
+from device_sdk.policies.planning.server_evidence import RawSamples, Servers
 from device_sdk.profiling.profile import Profile, measure_subnets
 from device_sdk.profiling.stretches import Timing
 from device_sdk.profiling.timing import Patience
@@ -226,7 +226,7 @@ def choose_pair(
     device: CostModel,
     subnets: Sequence[Subnet],
     inputs: Inputs,
-    images: Sequence[npt.NDArray[np.uint8]] | None,
+    raw: RawSamples | None,
     targets: npt.NDArray[np.int64] | None,
     goal: Goal,
     *,
@@ -252,7 +252,7 @@ def choose_pair(
     [(resource, limit)], server = limits, home(bundle, remote)
     assert server is not None
     others = [one for one in remote.asked_models if one.model != bundle.manifest.name]
-    found = [remote.gather_from(one, inputs, images, uplink=uplink, progress=progress) for one in others]
+    found = [remote.gather_from(one, inputs, raw, uplink=uplink, progress=progress) for one in others]
     choice = choose_hybrid(
         workspace,
         (bundle.manifest.name, bundle.digest),

@@ -17,13 +17,14 @@ from device_sdk.execution.loaded_plan import AtSize, LoadedPlan
 from device_sdk.execution.loaded_segments import corrected
 from device_sdk.execution.outcome import AFTER_FAILURE, AT_END, AT_SERVER, Outcome
 from device_sdk.logs.adaptation_log import AdaptationLog, Escalating, Splitting
+from device_sdk.offload.agreement import RawBatch
 from device_sdk.offload.asking import AskClient
 from device_sdk.offload.link_estimate import LinkEstimate, LinkProbe, PlannedTail, ServerWait
 from device_sdk.offload.packing import Activations
 from device_sdk.offload.remote_calls import RemoteReply
 from device_sdk.offload.remote_model import AskedShare, LogarithmicPool, RemoteModel, why_unfit
 from device_sdk.offload.tail import TailClient, runs_tails
-from device_sdk.policies.planning.server_evidence import Servers, ask_servers
+from device_sdk.policies.planning.server_evidence import RawSamples, Servers, ask_servers
 from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array
 from device_sdk.session.answer import ABSTAINED, CASCADE, FALLBACK, SERVER, SUBNET
@@ -170,7 +171,7 @@ class RemoteAnswers:
     def gather(
         self,
         inputs: Inputs,
-        images: Sequence[npt.NDArray[np.uint8]] | None,
+        raw: RawSamples | None,
         *,
         uplink: Uplink | None,
         progress: Progress,
@@ -184,7 +185,7 @@ class RemoteAnswers:
             self._tail,
             self._bundle,
             inputs,
-            images,
+            raw,
             uplink=uplink,
             progress=progress,
         )
@@ -193,14 +194,14 @@ class RemoteAnswers:
         self,
         model: RemoteModel,
         inputs: Inputs,
-        images: Sequence[npt.NDArray[np.uint8]] | None,
+        raw: RawSamples | None,
         *,
         uplink: Uplink | None,
         progress: Progress,
     ) -> Servers:
         """The same of one model, connected or not, that answers samples."""
         with contextlib.closing(self._client_to(model)) as client:
-            return ask_servers([client], None, self._bundle, inputs, images, uplink=uplink, progress=progress)
+            return ask_servers([client], None, self._bundle, inputs, raw, uplink=uplink, progress=progress)
 
     def why_not(self, plan: Plan) -> str | None:
         """Why a server that ``plan`` needs cannot be used now; None if all can, or it needs none."""
@@ -215,19 +216,19 @@ class RemoteAnswers:
         plan: Plan,
         loaded: LoadedPlan,
         tensor: Array,
-        images: npt.NDArray[np.uint8] | Image.Image | None,
+        raw: RawBatch | Image.Image | None,
         at_size: AtSize,
     ) -> tuple[Array, tuple[str, ...]]:
         """Run ``plan`` on ``tensor`` [batch, *input]: logits [batch, classes] and the source of each.
 
-        ``images``: the same samples before they were prepared, if known; ``at_size``: prepares them at another size.
+        ``raw``: the same samples before they were prepared, if known; ``at_size``: prepares them at another size.
         """
         tail, split, prior = self._tail, plan.split, plan.class_prior
         if split is None or self._split_unfit(split) is not None:
             asks = plan.asks_early and self._is_ready(plan.hard)
             outcome = loaded.run(tensor, asks=asks, at_size=at_size)  # past the split, or as its fallback says
         elif split.is_whole or tail is None:
-            outcome = loaded.run(tensor, lambda _: corrected(self._ask_all(split.server, tensor, images), prior))
+            outcome = loaded.run(tensor, lambda _: corrected(self._ask_all(split.server, tensor, raw), prior))
         else:
             outcome = loaded.run(
                 tensor,
@@ -235,7 +236,7 @@ class RemoteAnswers:
             )
         if isinstance(plan.hard, AnswerLocally | Cascade):  # the plan ran its second path itself
             return outcome.output, tuple(_sources(plan, outcome))
-        return self._with_hard(plan, plan.hard, loaded, outcome, tensor, images)
+        return self._with_hard(plan, plan.hard, loaded, outcome, tensor, raw)
 
     def _with_hard(
         self,
@@ -244,7 +245,7 @@ class RemoteAnswers:
         loaded: LoadedPlan,
         outcome: Outcome,
         tensor: Array,
-        images: npt.NDArray[np.uint8] | Image.Image | None,
+        raw: RawBatch | Image.Image | None,
     ) -> tuple[Array, tuple[str, ...]]:
         """Answers after hard samples at the end were sent or left unanswered; a server's answer can only be the latter.
 
@@ -264,7 +265,7 @@ class RemoteAnswers:
             mark = ABSTAINED
         else:
             pool = self._pool_for(policy)
-            reply = corrected(self._ask(policy, outcome, positions, tensor, images), plan.class_prior)
+            reply = corrected(self._ask(policy, outcome, positions, tensor, raw), plan.class_prior)
             mark = FALLBACK if reply is None else SERVER
             if reply is not None:
                 own, output = output, output.copy()
@@ -310,7 +311,7 @@ class RemoteAnswers:
         outcome: Outcome,
         positions: npt.NDArray[np.intp],
         tensor: Array,
-        images: npt.NDArray[np.uint8] | Image.Image | None,
+        raw: RawBatch | Image.Image | None,
     ) -> Array | None:
         """The server's logits for the samples at ``positions``; None if there are none."""
         if ask.sends != "input":
@@ -321,18 +322,16 @@ class RemoteAnswers:
         client = self._client_of(ask.server)
         if client is None or self._asking_unfit(ask.server) is not None:
             return None
-        reply = client.answer(tensor[positions], _chosen(images, positions), digest=ask.server.digest)
+        reply = client.answer(tensor[positions], _chosen(raw, positions), digest=ask.server.digest)
         return self._noted(Escalating, reply)
 
-    def _ask_all(
-        self, server: RemoteRef, tensor: Array, images: npt.NDArray[np.uint8] | Image.Image | None
-    ) -> Array | None:
+    def _ask_all(self, server: RemoteRef, tensor: Array, raw: RawBatch | Image.Image | None) -> Array | None:
         """The logits of the server's model for the whole batch; None if there are none."""
         client = self._client_of(server)
         if client is None:
             return None
         every = np.arange(len(tensor))
-        return self._noted(Escalating, client.answer(tensor, _chosen(images, every), digest=server.digest))
+        return self._noted(Escalating, client.answer(tensor, _chosen(raw, every), digest=server.digest))
 
     def _run_split(self, client: TailClient, split: Split, features: Sequence[Array]) -> Array | None:
         sent = Activations(self._bundle.digest, split.position, split.tail, tuple(features))
@@ -387,12 +386,12 @@ def _at_end(plan: Plan, policy: Abstain | Ask, outcome: Outcome) -> npt.NDArray[
     return np.isin(outcome.answered_by - len(plan.exits), ends)
 
 
-def _chosen(
-    images: npt.NDArray[np.uint8] | Image.Image | None, positions: npt.NDArray[np.intp]
-) -> npt.NDArray[np.uint8] | None:
-    """The images at ``positions`` as [n, h, w, channels]; None where they are not at hand in this form."""
-    if not isinstance(images, np.ndarray):
+def _chosen(raw: RawBatch | Image.Image | None, positions: npt.NDArray[np.intp]) -> RawBatch | None:
+    """The samples at ``positions``: images as [n, h, w, channels]; None where they are not at hand in this form."""
+    if isinstance(raw, Sequence):
+        return [raw[int(position)] for position in positions]
+    if not isinstance(raw, np.ndarray):
         return None
-    if images.ndim == 4:
-        return images[positions]
-    return images.reshape(1, *images.shape[:2], -1)
+    if raw.ndim == 4:
+        return raw[positions]
+    return raw.reshape(1, *raw.shape[:2], -1)

@@ -14,7 +14,9 @@ from device_sdk.data.inputs import Inputs, resize_prepared
 from device_sdk.data.kinds import preparer_of
 from device_sdk.data.kinds.images import ImagePreparer
 from device_sdk.data.kinds.port import ReadBlob
+from device_sdk.data.kinds.texts import TextPreparer
 from device_sdk.errors import BlobError, InputError, UsageError
+from device_sdk.offload.agreement import RawBatch
 from device_sdk.runtimes.port import Array
 
 if TYPE_CHECKING:
@@ -79,6 +81,18 @@ class SampleChecker:
     def pixels(self, samples: Any) -> Sequence[npt.NDArray[np.uint8]] | None:
         """Raw images, one array [height, width, channels] each; None for samples of other kinds."""
         return self._preparer.listed(samples) if isinstance(self._preparer, ImagePreparer) else None
+
+    def raw(self, samples: Any) -> Sequence[npt.NDArray[np.uint8]] | Sequence[str] | None:
+        """The samples as they can travel before they are prepared: images or texts; None for prepared and others."""
+        if self.is_prepared(samples) or not isinstance(self._preparer, ImagePreparer | TextPreparer):
+            return None
+        return self._preparer.listed(samples)
+
+    def of_call(self, raw: Raw | None) -> RawBatch | Image.Image | None:
+        """The samples of a call as they can travel: an image, a batch of one size, or texts; None for others."""
+        if isinstance(self._preparer, TextPreparer):
+            return None if raw is None else self._preparer.listed(raw)
+        return None if isinstance(raw, str | Sequence) else raw
 
     def inputs(self, samples: Any) -> Inputs:
         """The same samples, prepared when they are needed, at any input size."""

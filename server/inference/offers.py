@@ -1,8 +1,8 @@
 """The models that a bundle offers, their inputs and outputs, and checks of requests. Pure.
 
-``NAME`` takes preprocessed tensors, ``NAME:images`` raw images, which the server preprocesses; both run the original
-path, or the one that the name states (``NAME@PATH``, ``NAME@PATH:images``). ``NAME:jpeg`` takes images as JPEGs, one
-byte string each. ``NAME:tail`` takes an activation packet and runs the tail that the packet names.
+``NAME`` takes preprocessed tensors. ``NAME:images`` takes raw images, ``NAME:jpeg`` images as JPEGs and ``NAME:texts``
+texts, which the server preprocesses (``intakes``). All run the original path, or the one that the name states
+(``NAME@PATH``, ``NAME@PATH:images``). ``NAME:tail`` takes an activation packet and runs the tail that the packet names.
 """
 
 from __future__ import annotations
@@ -10,27 +10,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.data import image_files
-from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.errors import InputError, PathweaveError
 from device_sdk.offload.client import sides_fit
-from device_sdk.offload.open_inference import BYTES, InferRequest, InferResponse, NamedTensor
+from device_sdk.offload.open_inference import InferRequest, InferResponse, NamedTensor
 from device_sdk.offload.packing import unpack
-from device_sdk.offload.remote_model import IMAGES, JPEG, named_path, takes_jpegs
+from device_sdk.offload.remote_model import named_path, without_form
 from device_sdk.offload.tail import PACKET_SHAPE, TAIL
 from device_sdk.runtimes import runs_on
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.blocks import TensorSpec
 from device_sdk.supernet.plan import Edge
+from server.inference.intakes import BATCH, FLOAT_BYTES, INTAKES, Intake, forms
 
-_BATCH = -1
 _KNOWN_BUNDLES = 64  # whose offers are kept
-_FLOAT_BYTES = 4  # pixels and activations of one byte become floats
 
 
 @dataclass(frozen=True)
@@ -56,14 +53,28 @@ class OfferedTensor:
 
 @dataclass(frozen=True, eq=False)
 class OfferedModel:
-    """A model under /v2, with its inputs and outputs. ``edges``: those that it runs; a tail's come with each packet."""
+    """A model under /v2, with its inputs and outputs.
+
+    ``edges``: those that it runs; empty: a tail, whose edges come with each packet. ``intake``: prepares raw samples;
+    None: it takes tensors.
+    """
 
     name: str
     bundle: Bundle
     inputs: tuple[OfferedTensor, ...]
     outputs: tuple[OfferedTensor, ...]
-    takes: Literal["tensors", "images", "jpeg", "activations"]
     edges: tuple[Edge, ...] = ()
+    intake: Intake | None = None
+
+    @property
+    def runs_tails(self) -> bool:
+        """True if it takes activation packets."""
+        return not self.edges
+
+    @property
+    def takes_tensors(self) -> bool:
+        """True if it takes the model's own inputs."""
+        return self.intake is None and not self.runs_tails
 
     @property
     def version(self) -> str:
@@ -82,7 +93,7 @@ class OfferedModel:
                 "bundle": self.bundle.digest,
                 "task": self.bundle.manifest.task.kind,
                 "class_names": list(self.bundle.manifest.task.class_names),
-                **({"content": image_files.CONTENT} if self.takes == "jpeg" else {}),
+                **({"content": self.intake.content} if self.intake is not None and self.intake.content else {}),
             },
         }
 
@@ -92,10 +103,9 @@ class OfferedModel:
         Raises:
             InputError: an input that should be a JPEG is none, or is too large.
         """
-        if self.takes == "jpeg":
-            return self._decoded_bytes(request)
-        given_bytes = sum(tensor.data.nbytes for tensor in request.inputs)
-        return 0 if self.takes == "tensors" else _FLOAT_BYTES * given_bytes
+        if self.intake is not None:
+            return self.intake.working_bytes(request)
+        return FLOAT_BYTES * sum(tensor.data.nbytes for tensor in request.inputs) if self.runs_tails else 0
 
     def take(self, request: InferRequest) -> Work:
         """Convert ``request`` to work.
@@ -111,11 +121,9 @@ class OfferedModel:
         tensors = [_checked(given[expected.name], expected) for expected in self.inputs]
         if len({len(tensor) for tensor in tensors}) != 1 or not len(tensors[0]):
             raise InputError("the inputs must be batches of the same size, of at least one row")
-        if self.takes == "activations":
+        if self.runs_tails:
             return self._unpacked(tensors[0])
-        if self.takes == "jpeg":
-            return Work(self.edges, [self._decoded(tensors[0])])
-        return Work(self.edges, [self._prepare(tensors[0])] if self.takes == "images" else tensors)
+        return Work(self.edges, tensors if self.intake is None else [self.intake.prepared(tensors[0])])
 
     def reply(self, request: InferRequest, outputs: Sequence[Array]) -> InferResponse:
         """The reply with the outputs that ``request`` selects, by default all."""
@@ -124,22 +132,6 @@ class OfferedModel:
         }
         asked = [output.name for output in request.outputs] or list(named)
         return InferResponse(self.name, tuple(named[name] for name in asked), self.version, request.id)
-
-    def _prepare(self, images: Array) -> Array:
-        channels, height, width = self.bundle.manifest.cut_points[0].tensors[0].shape
-        return prepare(images, self.bundle.manifest.preprocessing.of_images(), input_shape=(channels, height, width))
-
-    def _decoded(self, encoded: Array) -> Array:
-        """JPEGs [n] as the model's input; one is decoded at a time."""
-        channels = self.bundle.manifest.preprocessing.of_images().channels
-        return np.concatenate([self._prepare(image_files.decode_jpeg(data, channels=channels)) for data in encoded])
-
-    def _decoded_bytes(self, request: InferRequest) -> int:
-        """Of the prepared tensors, twice while they are joined, and of the largest image while it is decoded."""
-        encoded = [data for tensor in request.inputs if tensor.datatype == BYTES for data in tensor.data]
-        pixels = max((height * width for height, width in map(image_files.jpeg_size, encoded)), default=0)
-        prepared = self.bundle.manifest.cut_points[0].tensors[0].size * _FLOAT_BYTES
-        return 2 * len(encoded) * prepared + 2 * pixels * self.bundle.manifest.preprocessing.of_images().channels
 
     def _unpacked(self, packet: Array) -> Work:
         activations = unpack(packet.tobytes(), supernet=self.bundle.supernet, bundle=self.bundle.digest)
@@ -157,15 +149,11 @@ class OfferedModel:
 
 @lru_cache(maxsize=_KNOWN_BUNDLES)
 def offers(bundle: Bundle) -> tuple[OfferedModel, ...]:
-    """The models of a bundle: the full model for tensors, also for images if it takes images, and its tails."""
+    """The models of a bundle: the full model for tensors and for raw samples, and its tails."""
     bundle = _runnable(bundle)
-    name, outputs, original = bundle.manifest.name, _outputs(bundle), bundle.supernet.original.edges
-    found = [*_along(bundle, name, original)]
-    if takes_jpegs(bundle.manifest):
-        encoded = OfferedTensor("image", BYTES, (_BATCH,))
-        found.append(OfferedModel(f"{name}{JPEG}", bundle, (encoded,), outputs, "jpeg", original))
+    name, original = bundle.manifest.name, bundle.supernet.original.edges
     packet = OfferedTensor("activations", "UINT8", PACKET_SHAPE)
-    return (*found, OfferedModel(f"{name}{TAIL}", bundle, (packet,), outputs, "activations"))
+    return (*_along(bundle, name, original), OfferedModel(f"{name}{TAIL}", bundle, (packet,), _outputs(bundle)))
 
 
 def offered(bundle: Bundle, model: str) -> OfferedModel | None:
@@ -180,8 +168,7 @@ def offered(bundle: Bundle, model: str) -> OfferedModel | None:
         return None
     if path is None:
         return None
-    name = model.removesuffix(IMAGES)
-    return next((one for one in _along(runnable, name, path.edges) if one.name == model), None)
+    return next((one for one in _along(runnable, without_form(model), path.edges) if one.name == model), None)
 
 
 @lru_cache(maxsize=_KNOWN_BUNDLES)
@@ -190,16 +177,13 @@ def _runnable(bundle: Bundle) -> Bundle:
 
 
 def _along(bundle: Bundle, name: str, edges: tuple[Edge, ...]) -> Iterator[OfferedModel]:
-    """The models that run ``edges``: for tensors, and for images if the bundle takes images."""
-    manifest = bundle.manifest
-    first, outputs = manifest.cut_points[0].tensors, _outputs(bundle)
-    inputs = _offered(first, manifest.public_names.inputs)
-    yield OfferedModel(name, bundle, inputs, outputs, "tensors", edges)
-    preprocessing = manifest.preprocessing
-    if len(first) == 1 and len(first[0].shape) == 3 and isinstance(preprocessing, Preprocessing):
-        _, height, width = first[0].shape
-        image = OfferedTensor("image", "UINT8", (_BATCH, height, width, preprocessing.channels))
-        yield OfferedModel(f"{name}{IMAGES}", bundle, (image,), outputs, "images", edges)
+    """The models that run ``edges``: for tensors, and for raw samples in each form."""
+    manifest, outputs = bundle.manifest, _outputs(bundle)
+    inputs = _offered(manifest.cut_points[0].tensors, manifest.public_names.inputs)
+    yield OfferedModel(name, bundle, inputs, outputs, edges)
+    for suffix in forms(bundle):
+        intake = INTAKES[suffix](bundle)
+        yield OfferedModel(f"{name}{suffix}", bundle, (OfferedTensor(*intake.input),), outputs, edges, intake)
 
 
 def _outputs(bundle: Bundle) -> tuple[OfferedTensor, ...]:
@@ -209,7 +193,7 @@ def _outputs(bundle: Bundle) -> tuple[OfferedTensor, ...]:
 def _offered(tensors: Sequence[TensorSpec], public_names: Sequence[str]) -> tuple[OfferedTensor, ...]:
     names = public_names if len(public_names) == len(tensors) else [tensor.name for tensor in tensors]
     return tuple(
-        OfferedTensor(name, NamedTensor(name, np.empty(0, tensor.dtype)).datatype, (_BATCH, *tensor.shape))
+        OfferedTensor(name, NamedTensor(name, np.empty(0, tensor.dtype)).datatype, (BATCH, *tensor.shape))
         for name, tensor in zip(names, tensors, strict=True)
     )
 

@@ -84,7 +84,7 @@ def write_repository(
         UsageError: the bundle offers no such model, or the repository has this version from another bundle.
         BundleError, StorageError: a blob does not verify; a file cannot be written.
     """
-    models = [_named(bundle, path) for path in paths] or [one for one in offers(bundle) if one.takes == "tensors"]
+    models = [_named(bundle, path) for path in paths] or [one for one in offers(bundle) if one.takes_tensors]
     if not models:
         raise UsageError(f"{bundle.manifest.name} offers no model for tensors")
     return [_write(one, repository, batching or Batching(), replace_config=replace_config) for one in models]
@@ -93,7 +93,7 @@ def write_repository(
 def _named(bundle: Bundle, path: str) -> OfferedModel:
     name = path if path.startswith(bundle.manifest.name) else f"{bundle.manifest.name}@{path}"
     found = offered(bundle, name)
-    if found is None or found.takes != "tensors":
+    if found is None or not found.takes_tensors:
         raise UsageError(f"{bundle.manifest.name} offers no model {name} for tensors")
     return found
 

@@ -151,7 +151,7 @@ def _no_model(model: str) -> NotFoundError:
 
 def _of_packet(services: Services, found: OfferedModel, asked: InferRequest) -> OfferedModel:
     """For a tail, the model of the bundle that the packet names, whichever version it is; else ``found``."""
-    if found.takes != "activations" or not asked.inputs:
+    if not found.runs_tails or not asked.inputs:
         return found
     digest = bundle_of_packet(asked.inputs[0].data.reshape(-1)[:HEAD_BYTES].tobytes())
     for one in services.bundles.listing().bundles.get(bundle_of(found.name), ()):

@@ -42,14 +42,15 @@ TOKENS = 32
 _STEPS = 120
 
 
-def tokenizer() -> bytes:
-    """A tokenizer.json with a word per token."""
+def tokenizer(*, backwards: bool = False) -> bytes:
+    """A BERT tokenizer.json with a word per token; ``backwards``: the words have other ids."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-    words = [*SPECIAL, *COMMON, *(word for topic in TOPICS.values() for word in topic)]
-    made = Tokenizer(models.WordLevel({word: at for at, word in enumerate(words)}, unk_token="[UNK]"))
-    made.normalizer = normalizers.Lowercase()
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    words = [*COMMON, *(word for topic in TOPICS.values() for word in topic)]
+    ids = {word: at for at, word in enumerate([*SPECIAL, *(reversed(words) if backwards else words)])}
+    made = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer(lowercase=True)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
@@ -79,9 +80,9 @@ def write_texts(path: Path, count: int, seed: int) -> Path:
     return path
 
 
-def model() -> TextClassifier:
-    """The classifier, trained for a second or two."""
-    data = tokenizer()
+def model(*, backwards: bool = False, steps: int = _STEPS) -> TextClassifier:
+    """The classifier, trained for a second or two; ``backwards``: with the other tokenizer."""
+    data = tokenizer(backwards=backwards)
     size = EncoderSize(
         vocabulary=len(SPECIAL) + len(COMMON) + 18, channels=24, layers=2, heads=2, inner=48, positions=32
     )
@@ -94,7 +95,7 @@ def model() -> TextClassifier:
         inputs = torch.from_numpy(prepare([text for text, _ in known]))
         labels = torch.tensor([list(TOPICS).index(label) for _, label in known])
         optimizer = torch.optim.Adam(found.parameters(), lr=5e-3)
-        for _ in range(_STEPS):
+        for _ in range(steps):
             some = torch.randint(0, len(labels), (48,))
             optimizer.zero_grad()
             functional.cross_entropy(4 * found(inputs[some]), labels[some]).backward()
@@ -103,3 +104,8 @@ def model() -> TextClassifier:
             found.classifier.weight *= 4
             found.classifier.bias *= 4
     return found.eval().requires_grad_(False)
+
+
+def other() -> TextClassifier:
+    """The same, of other tokens and longer trained: what a server answers with."""
+    return model(backwards=True, steps=2 * _STEPS)

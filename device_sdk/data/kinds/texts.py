@@ -216,3 +216,12 @@ def padded(encoded: Sequence[Encoded], preprocessing: TextPreprocessing, input_s
         ids = one.ids if len(one.ids) <= length else np.append(one.ids[: length - 1], one.ids[-1])
         row[ID_ROW, : len(ids)], row[MASK_ROW, : len(ids)] = ids, 1
     return found
+
+
+def lengthened(tokens: Tokens, preprocessing: TextPreprocessing) -> Tokens:
+    """Prepared texts [n, r, t] of a shorter length, padded to the model's own."""
+    count, rows, length = tokens.shape
+    found = np.zeros((count, rows, preprocessing.max_tokens), dtype=np.int64)
+    found[:, ID_ROW] = preprocessing.pad_id
+    found[:, :, :length] = tokens
+    return found

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.inputs import Inputs
 from device_sdk.errors import PathweaveError, ProtocolError, TransferError, UsageError
+from device_sdk.offload.agreement import RawBatch
 from device_sdk.offload.asking import AskClient
 from device_sdk.offload.client import request_overhead_bytes
 from device_sdk.offload.remote_calls import default_transport
@@ -29,6 +30,9 @@ from device_sdk.supernet.plan import RemoteRef
 
 _TIMED = 7  # requests with one sample, whose median counts
 _SIZED = 32  # samples, about, whose requests are encoded to know their mean size
+
+RawSamples = Sequence[npt.NDArray[np.uint8]] | Sequence[str]
+"""Samples before they were prepared, as they can travel: images [height, width, channels] of any sizes, or texts."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ def ask_servers(
     tails: TailClient | None,
     bundle: Bundle,
     inputs: Inputs,
-    images: Sequence[npt.NDArray[np.uint8]] | None,
+    raw: RawSamples | None,
     *,
     uplink: Uplink | None,
     progress: Progress,
@@ -85,7 +89,7 @@ def ask_servers(
 
     Args:
         bundle: whose tails are run.
-        inputs: all samples; ``images``: the same as pixels, each [height, width, channels].
+        inputs: all samples; ``raw``: the same before they were prepared, where they can travel so.
         uplink: planned with instead of the measured one.
 
     Raises:
@@ -95,7 +99,7 @@ def ask_servers(
     _require_agreement(clients)
     for client in clients:
         if client.model.privacy == "inputs":
-            servers = _with_answers(servers, ways, client, inputs, images, progress)
+            servers = _with_answers(servers, ways, client, inputs, raw, progress)
     if ways:
         servers = replace(servers, privacy="inputs", network=_network(ways, uplink))
     if tails is not None and tails.model.privacy != "never":
@@ -144,17 +148,17 @@ def _with_answers(
     ways: list[_Way],
     client: AskClient,
     inputs: Inputs,
-    images: Sequence[npt.NDArray[np.uint8]] | None,
+    raw: RawSamples | None,
     progress: Progress,
 ) -> Servers:
     """With the answers of a model; its way is added to ``ways``."""
     try:
         measured = _measured_uplink(client.model)
-        logits = _all_answers(client, inputs, images, progress)
-        one_ms = _time_of_one_ms(client, inputs, images)
+        logits = _all_answers(client, inputs, raw, progress)
+        one_ms = _time_of_one_ms(client, inputs, raw)
     except PathweaveError as error:
         return replace(servers, notes=(*servers.notes, f"{client.model.model} is not asked: {error}"))
-    size = _mean_request_bytes(client, inputs, images)
+    size = _mean_request_bytes(client, inputs, raw)
     asked = RemoteRef(client.model.model, client.digest)
     ways.append(_Way(asked, measured, one_ms, size, request_overhead_bytes(client.model.model)))
     return replace(servers, answered=(*servers.answered, Answered(asked, logits, client.model.pool)))
@@ -208,49 +212,52 @@ def _measured_uplink(model: RemoteModel) -> Uplink:
         return measure_uplink(transport, model.server)
 
 
-def _all_answers(
-    client: AskClient, inputs: Inputs, images: Sequence[npt.NDArray[np.uint8]] | None, progress: Progress
-) -> Array:
+def _all_answers(client: AskClient, inputs: Inputs, raw: RawSamples | None, progress: Progress) -> Array:
     """Logits [count, classes] of all samples, in requests that each keep the model's time-out."""
     count, size = len(inputs), client.model.max_batch
-    if images is not None and len({image.shape for image in images}) > 1:
-        size = 1
+    if raw is not None and len({image.shape for image in raw if isinstance(image, np.ndarray)}) > 1:
+        size = 1  # images of several sizes
     found = []
     with progress.task("ask the server", count) as task:
         for start in range(0, count, size):
             stop = min(start + size, count)
-            found.append(_answer(client, inputs.take(np.arange(start, stop)), _pixels(images, start, stop)))
+            found.append(_answer(client, inputs.take(np.arange(start, stop)), _batch(raw, start, stop)))
             task.advance(stop - start)
     return np.concatenate(found)
 
 
-def _time_of_one_ms(client: AskClient, inputs: Inputs, images: Sequence[npt.NDArray[np.uint8]] | None) -> float:
+def _time_of_one_ms(client: AskClient, inputs: Inputs, raw: RawSamples | None) -> float:
     def timed(number: int) -> float:
-        tensor, pixels = inputs.take(np.array([number])), _pixels(images, number, number + 1)
+        tensor, batch = inputs.take(np.array([number])), _batch(raw, number, number + 1)
         started = time.perf_counter()
-        _answer(client, tensor, pixels)
+        _answer(client, tensor, batch)
         return (time.perf_counter() - started) * 1e3
 
     return median(timed(number % len(inputs)) for number in range(_TIMED))
 
 
-def _mean_request_bytes(client: AskClient, inputs: Inputs, images: Sequence[npt.NDArray[np.uint8]] | None) -> int:
+def _mean_request_bytes(client: AskClient, inputs: Inputs, raw: RawSamples | None) -> int:
     """Of one sample; JPEGs differ in size."""
     places = range(0, len(inputs), max(1, len(inputs) // _SIZED))
-    sizes = [client.request_bytes(inputs.take(np.array([at])), _pixels(images, at, at + 1)) for at in places]
+    sizes = [client.request_bytes(inputs.take(np.array([at])), _batch(raw, at, at + 1)) for at in places]
     return round(sum(sizes) / len(sizes))
 
 
-def _answer(client: AskClient, tensors: Array, images: npt.NDArray[np.uint8] | None) -> Array:
-    reply = client.answer(tensors, images)
+def _answer(client: AskClient, tensors: Array, raw: RawBatch | None) -> Array:
+    reply = client.answer(tensors, raw)
     if reply.output is None:
         raise TransferError(f"the server does not answer: {reply.failure}")
     return reply.output
 
 
-def _pixels(images: Sequence[npt.NDArray[np.uint8]] | None, start: int, stop: int) -> npt.NDArray[np.uint8] | None:
-    """Images as [n, height, width, channels]; of different sizes only one fits."""
-    if images is None:
+def _batch(raw: RawSamples | None, start: int, stop: int) -> RawBatch | None:
+    """Texts, or images as [n, height, width, channels]; of different sizes only one fits."""
+    if raw is None:
         return None
-    found = [image if image.ndim == 3 else image[..., np.newaxis] for image in images[start:stop]]
-    return np.stack(found)
+    images, texts = list[npt.NDArray[np.uint8]](), list[str]()
+    for one in raw[start:stop]:
+        if isinstance(one, str):
+            texts.append(one)
+        else:
+            images.append(one if one.ndim == 3 else one[..., np.newaxis])
+    return np.stack(images) if images else texts

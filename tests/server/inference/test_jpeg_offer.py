@@ -15,7 +15,7 @@ from server.inference.offers import offers
 
 @pytest.fixture(scope="module")
 def jpegs(tiny_bundle):
-    return next(offer for offer in offers(tiny_bundle) if offer.takes == "jpeg")
+    return next(offer for offer in offers(tiny_bundle) if offer.name.endswith(":jpeg"))
 
 
 def request(data):

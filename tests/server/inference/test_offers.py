@@ -17,17 +17,17 @@ from server.inference.offers import offered, offers
 
 @pytest.fixture(scope="module")
 def tensors(tiny_bundle):
-    return next(offer for offer in offers(tiny_bundle) if offer.takes == "tensors")
+    return next(offer for offer in offers(tiny_bundle) if offer.name == "tiny")
 
 
 @pytest.fixture(scope="module")
 def images(tiny_bundle):
-    return next(offer for offer in offers(tiny_bundle) if offer.takes == "images")
+    return next(offer for offer in offers(tiny_bundle) if offer.name == "tiny:images")
 
 
 @pytest.fixture(scope="module")
 def tails(tiny_bundle):
-    return next(offer for offer in offers(tiny_bundle) if offer.takes == "activations")
+    return next(offer for offer in offers(tiny_bundle) if offer.name == "tiny:tail")
 
 
 def request(name, data, *outputs):

@@ -48,7 +48,7 @@ def test_the_configuration_keeps_tritons_schema_and_describes_the_model(tiny_bun
 
 
 def test_the_model_answers_what_the_server_answers(tiny_bundle, tmp_path):
-    [full] = [one for one in offers(tiny_bundle) if one.takes == "tensors"]
+    [full] = [one for one in offers(tiny_bundle) if one.takes_tensors]
     path = path_model("tiny", next(iter(enumerate_subnets(tiny_bundle.supernet, limit=100))))
     found = write_repository(tiny_bundle, tmp_path, paths=["tiny", path])
     assert [one.name for one in found] == ["tiny", path]

@@ -7,7 +7,7 @@ import pytest
 
 from device_sdk.data.inputs import cut_tokens, resize_prepared
 from device_sdk.data.kinds import preparer_of
-from device_sdk.data.kinds.texts import TextPreprocessing, TextTokenizer
+from device_sdk.data.kinds.texts import TextPreprocessing, TextTokenizer, lengthened
 from device_sdk.errors import InputError
 
 tokenizers = pytest.importorskip("tokenizers", reason="the extra text is not installed")
@@ -106,3 +106,9 @@ def test_a_long_text_is_read_only_as_far_as_the_model_can_take_it(preparer, toke
     (found,) = endless.encode(["one " * 1_000_000])
     assert found.cut
     assert len(found.ids) == 6
+
+
+def test_a_shorter_prepared_text_is_padded_to_the_length_of_the_model(tokenizer):
+    described = TextPreprocessing("0" * 64, len(tokenizer), max_tokens=6, pad_id=9)
+    prepare = preparer_of(described, (2, 6), lambda _: tokenizer).prepare
+    assert np.array_equal(lengthened(prepare(["one", "two three"], (4,)), described), prepare(["one", "two three"]))
