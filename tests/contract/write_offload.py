@@ -18,9 +18,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import msgspec
 import numpy as np
 
+from device_sdk.data.kinds.texts import TextPreprocessing
 from device_sdk.data.preprocessing import Preprocessing, prepare, unprepare
 from device_sdk.errors import ProtocolError, UsageError
-from device_sdk.offload.agreement import agree, fill
+from device_sdk.offload.agreement import TEXT_CONTENT, agree, fill
 from device_sdk.offload.client import ModelMetadata, TensorMetadata, request_overhead_bytes
 from device_sdk.offload.link_estimate import LinkEstimate
 from device_sdk.offload.open_inference import (
@@ -57,6 +58,7 @@ def main(target: Path) -> None:
             {"model": name, "bytes": request_overhead_bytes(name)} for name in ("r56", "r56:tail", "a b/ü@x")
         ],
         "agreements": agreements(),
+        "texts": of_texts(),
         "inputs": inputs(random),
         "pools": [pool(random) for _ in range(8)],
         "shares": [share(random, wanted) for wanted in (0.0, 0.125, 0.5, 1.0)],
@@ -220,6 +222,28 @@ def agreements() -> list[Json]:
     others += [{"classes": ["red", "green"]}, {"task": "segmentation"}, {"inputs": 2}, {"inputs": 0}]
     cases += [known | {"input": list(image)} | other for other in others]
     return [case | {"sends": sends(case)} for case in cases]
+
+
+def of_texts() -> list[Json]:
+    """What a device of texts sends, and how: text, or its tokens."""
+    known: Json = {"output": ["FP32", [-1, 3]], "classes": list(CLASSES), "task": "classification", "inputs": 1}
+    known |= {"content": None, "binary": True, "texts": ["a text", "Grüße, 世界 😀"], "tokens": list(range(32))}
+    strings: Json = {"input": ["BYTES", [-1]], "content": TEXT_CONTENT}
+    others: list[Json] = [strings, strings | {"binary": False}, strings | {"content": "image/jpeg"}]
+    others += [{"input": ["INT64", [-1, 2, 8]]}, {"input": ["INT64", [-1, 2, 9]]}, {"input": ["FP32", [-1, 2, 8]]}]
+    cases = []
+    for case in (known | other for other in others):
+        try:
+            agreement = agree(
+                metadata(case), class_names=CLASSES, input_shape=(2, 8), input_type="int64", of_texts=True
+            )
+        except UsageError:
+            cases.append(case | {"sends": None, "filled": None})
+            continue
+        tokens = np.reshape(np.array(case["tokens"], np.int64), (2, 2, 8))
+        filled = fill(agreement, tokens, case["texts"], preprocessing=TextPreprocessing("0" * 64, 1, 8, pad_id=5))
+        cases.append(case | {"sends": agreement.sends, "filled": described(filled)})
+    return cases
 
 
 def metadata(case: Json) -> ModelMetadata:

@@ -8,6 +8,9 @@ import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.bundles.Trust
 import pathweave.sdk.data.Image
 import pathweave.sdk.data.Inputs
+import pathweave.sdk.data.RawImages
+import pathweave.sdk.data.RawSamples
+import pathweave.sdk.data.RawTexts
 import pathweave.sdk.execution.Active
 import pathweave.sdk.execution.HomeReport
 import pathweave.sdk.execution.Outcome
@@ -281,11 +284,11 @@ public class AdaptiveModel private constructor(
      * @throws UsageError the deadline is not above 0.
      */
     public operator fun invoke(vararg images: Image, deadlineMs: Double? = null): Answer =
-        answer(deadlineMs, images.asList()) { samples.prepare(images.asList(), it) }
+        answer(deadlineMs, RawImages(images.asList())) { samples.prepare(images.asList(), it) }
 
     /** The same for texts, as [textInputs] takes them. */
     public fun answerTexts(texts: List<String>, deadlineMs: Double? = null): Answer =
-        answer(deadlineMs, null) { samples.prepareTexts(texts, it) }
+        answer(deadlineMs, RawTexts(texts)) { samples.prepareTexts(texts, it) }
 
     /** The same for sounds, as [soundInputs] takes them. */
     public fun answerSounds(sounds: List<FloatArray>, deadlineMs: Double? = null): Answer =
@@ -318,14 +321,14 @@ public class AdaptiveModel private constructor(
      */
     public fun answerTimesMs(tensor: Tensor): Map<String, Double> = timed.answerTimesMs { samples.tensor(tensor, it) }
 
-    /** [prepare] is told the input size of the plan that answers. [images]: before they were prepared, if known. */
-    private fun answer(deadlineMs: Double?, images: List<Image>?, prepare: (SampleSize?) -> Tensor): Answer {
+    /** [prepare] is told the input size of the plan that answers. [raw]: the samples before, where they can travel. */
+    private fun answer(deadlineMs: Double?, raw: RawSamples?, prepare: (SampleSize?) -> Tensor): Answer {
         if (deadlineMs != null) return timed.byDeadline(deadlineMs, clock(), prepare)
         return inUse.call { active ->
             val tensor = prepare(active.loaded.inputSize)
             val startedNs = clock()
-            val atSize = images?.let { each -> { at: List<Int>, size: SampleSize? -> samples.prepare(each.slice(at), size) } }
-            val (output, source) = remote.answer(active.plan, active.loaded, tensor, images, atSize)
+            val atSize = raw?.let { each -> { at: List<Int>, size: SampleSize? -> samples.prepare(each.at(at), size) } }
+            val (output, source) = remote.answer(active.plan, active.loaded, tensor, raw, atSize)
             val answer = answer(active.plan, output, source, startedNs)
             // the time of exits and servers is not the subnet's
             if (active.times != null && source == FROM_SUBNET) active.times.record(answer.latencyMs)

@@ -7,8 +7,12 @@ import pathweave.sdk.InputError
 import pathweave.sdk.UsageError
 import pathweave.sdk.data.AnyPreprocessing
 import pathweave.sdk.data.Image
-import pathweave.sdk.data.Preprocessing
+import pathweave.sdk.data.RawImages
+import pathweave.sdk.data.RawSamples
+import pathweave.sdk.data.RawTexts
 import pathweave.sdk.data.fitted
+import pathweave.sdk.data.kinds.TextPreprocessing
+import pathweave.sdk.data.kinds.lengthened
 import pathweave.sdk.data.prepare
 import pathweave.sdk.data.resized
 import pathweave.sdk.data.unprepare
@@ -53,22 +57,22 @@ internal class AskClient(
     /**
      * The server's outputs [n, *output] for all samples, or the reason of the failure.
      *
-     * [tensors]: prepared, [n, *input]; [images]: the same samples as raw pixels. Where they are null or of several sizes,
-     * and the server takes images, pixels are recovered from the tensors. Tensors of a plan with another input size are
-     * prepared again from the images. More than `maxBatch` samples are sent in several requests; if one fails, all do.
-     * [digest]: of the bundle that the server's model must come from; empty for any.
+     * [tensors]: prepared, [n, *input]; [raw]: the same samples as pixels or texts. Where they are null, or images of
+     * several sizes, and the server takes images, pixels are recovered from the tensors. Tensors of a plan with another
+     * input size are prepared again from images; tokens are padded. More than `maxBatch` samples are sent in several
+     * requests; if one fails, all do. [digest]: of the bundle that the server's model must come from; empty for any.
      */
-    fun answer(tensors: Tensor, images: List<Image>?, digest: String = ""): RemoteReply {
+    fun answer(tensors: Tensor, raw: RawSamples?, digest: String = ""): RemoteReply {
         if (model.privacy != Privacy.INPUTS) return RemoteReply(null, "the privacy setting is ${model.privacy}")
         if (calls.closed) return RemoteReply(null, "it was closed")
         val own = try {
-            preparedAgain(tensors, images)
+            atOwnSize(tensors, raw)
         } catch (error: InputError) {
             return RemoteReply(null, error.message)
         }
         unfit(own)?.let { return RemoteReply(null, it) }
-        val pixels = images?.takeIf { all -> all.size == own.batch && all.map { it.size }.distinct().size == 1 }
-        val reply = calls.run { untilNs -> ask(own, pixels, digest, untilNs) }
+        val sent = raw?.takeIf { it.count == own.batch && !isOfSeveralSizes(it) }
+        val reply = calls.run { untilNs -> ask(own, sent, digest, untilNs) }
         if (reply.output == null) {
             agreement = null
             listener?.failed()
@@ -83,9 +87,9 @@ internal class AskClient(
     fun tryAgain(): Unit = calls.tryAgain()
 
     /** What a request with these samples takes on the wire, once the model's metadata is known; else 0. */
-    fun requestBytes(tensors: Tensor, images: List<Image>?): Long {
+    fun requestBytes(tensors: Tensor, raw: RawSamples?): Long {
         val agreed = agreement ?: return 0L
-        return filled(agreed, tensors, images).sizeBytes + overheadBytes
+        return filled(agreed, tensors, raw).sizeBytes + overheadBytes
     }
 
     /** Of the bundle that the server's model comes from; empty if it states none, or before the first request. */
@@ -94,20 +98,27 @@ internal class AskClient(
     /** Send nothing from now on. Idempotent. */
     override fun close(): Unit = calls.close()
 
-    private fun preparedAgain(tensors: Tensor, images: List<Image>?): Tensor {
-        if (images == null || tensors.shape.drop(1) == device.inputShape) return tensors
-        return prepare(images, device.preprocessing, device.inputShape)
+    private fun atOwnSize(tensors: Tensor, raw: RawSamples?): Tensor {
+        if (tensors.shape.drop(1) == device.inputShape) return tensors
+        val texts = device.preprocessing as? TextPreprocessing
+        return when {
+            texts != null && tensors.shape.size == 3 && tensors.shape[2] < texts.maxTokens -> lengthened(tensors, texts)
+            raw is RawImages -> prepare(raw.images, device.preprocessing.ofImages(), device.inputShape)
+            else -> tensors
+        }
     }
+
+    private fun isOfSeveralSizes(raw: RawSamples) = raw is RawImages && raw.images.map { it.size }.distinct().size != 1
 
     /** The local reason not to send these samples, or null. */
     private fun unfit(tensors: Tensor): String? {
         val shape = tensors.shape.drop(1)
         if (shape != device.inputShape) return "the tensors are $shape, not ${device.inputShape}"
-        return if (tensors.floats().all { it.isFinite() }) null else "the tensors hold NaN or infinity"
+        return if (tensors.dtype == DType.INT64 || tensors.floats().all { it.isFinite() }) null else "the tensors hold NaN or infinity"
     }
 
     /** In the call's thread: 1 compare the metadata, 2 send the samples in batches, 3 concatenate the logits. */
-    private fun ask(tensors: Tensor, images: List<Image>?, digest: String, untilNs: Long): Tensor {
+    private fun ask(tensors: Tensor, raw: RawSamples?, digest: String, untilNs: Long): Tensor {
         val agreed = agreed(untilNs) // 1
         if (digest.isNotEmpty() && agreed.metadata.bundle != digest) {
             throw UsageError(
@@ -116,7 +127,7 @@ internal class AskClient(
             )
         }
         val logits = (0 until tensors.batch).chunked(model.maxBatch).map { batch -> // 2
-            val input = filled(agreed, tensors.rows(batch), images?.slice(batch))
+            val input = filled(agreed, tensors.rows(batch), raw?.at(batch))
             val (leftS, startedNs) = calls.leftS(untilNs) to clock()
             val response = client.infer(listOf(input), leftS, agreed.metadata)
             val seconds = (clock() - startedNs) / NANOSECONDS_PER_S
@@ -127,9 +138,9 @@ internal class AskClient(
         return logits.singleOrNull() ?: Tensor.joined(logits) // 3
     }
 
-    private fun filled(agreed: Agreement, tensors: Tensor, images: List<Image>?): NamedTensor {
+    private fun filled(agreed: Agreement, tensors: Tensor, raw: RawSamples?): NamedTensor {
         val encode = model.jpegEncoder?.let { encoder -> { image: Image -> encoder.encode(image, model.jpegQuality) } }
-        return filled(agreed, tensors, images, device.preprocessing, encode)
+        return filled(agreed, tensors, raw, device.preprocessing, encode)
     }
 
     private fun agreed(untilNs: Long): Agreement {
@@ -149,6 +160,8 @@ internal fun requestOverheadBytes(model: String): Long {
 }
 
 private const val JPEG = "image/jpeg"
+private const val TEXT = "text/plain; charset=utf-8"
+private const val NEEDS_TEXTS = "call the model with texts"
 private const val MAX_SENT_SIDE = 1024 // pixels; limit of the size to which a server can make a device resize images
 private const val NEEDS_ENCODER = "give the RemoteModel a jpegEncoder, or name another model of the server"
 private val RESIZABLE = setOf(1, 3) // channels
@@ -159,17 +172,16 @@ internal class DeviceModel(
     val classNames: List<String>,
     val inputShape: List<Int>,
     val outputShape: List<Int>,
-    val anyPreprocessing: AnyPreprocessing,
+    val preprocessing: AnyPreprocessing,
     val task: String = "classification",
-) {
-    /** Of images: other samples are not sent. */
-    val preprocessing: Preprocessing get() = anyPreprocessing.ofImages()
-}
+    val inputType: DType = DType.FLOAT32,
+)
 
 internal enum class SentAs {
     IMAGES, // raw pixels
     TENSORS, // prepared
     JPEG,
+    TEXTS,
     ;
 
     override fun toString(): String = name.lowercase()
@@ -181,7 +193,7 @@ internal class Agreement(val sends: SentAs, val metadata: ModelMetadata) {
 }
 
 /**
- * What to send to the model of [metadata]: JPEGs or images if it takes them, else tensors.
+ * What to send to the model of [metadata]: images, tensors, JPEGs or texts, whichever it takes.
  *
  * @throws UsageError classes, task, input or output are not those of the [device]; the message says which.
  */
@@ -200,8 +212,10 @@ internal fun agree(metadata: ModelMetadata, device: DeviceModel): Agreement {
     if (wanted.datatype == "UINT8" && channels != null && takesImages(wanted.shape, channels)) {
         return Agreement(SentAs.IMAGES, metadata)
     }
-    if (wanted.datatype == "FP32" && isBatchOf(device.inputShape, wanted.shape)) return Agreement(SentAs.TENSORS, metadata)
-    if (takesJpegs(metadata) && channels in RESIZABLE) return Agreement(SentAs.JPEG, metadata)
+    val type = if (device.inputType == DType.INT64) "INT64" else "FP32"
+    if (wanted.datatype == type && isBatchOf(device.inputShape, wanted.shape)) return Agreement(SentAs.TENSORS, metadata)
+    if (takes(JPEG, metadata) && channels in RESIZABLE) return Agreement(SentAs.JPEG, metadata)
+    if (takes(TEXT, metadata) && device.preprocessing is TextPreprocessing) return Agreement(SentAs.TEXTS, metadata)
     throw misfit("its input is ${wanted.datatype} ${wanted.shape}, the device's ${device.inputShape}")
 }
 
@@ -214,28 +228,33 @@ private fun onlyOnes(metadata: ModelMetadata): Pair<TensorMetadata, TensorMetada
 /**
  * The samples as the model's input tensor; JPEGs have the height and width of [tensors] and are made by [jpeg].
  *
- * [tensors]: prepared, [n, ...]; [images]: the same samples as pixels, all of one size, or null to recover them.
+ * [tensors]: prepared, [n, ...]; [raw]: the same samples before, images all of one size, or null to recover pixels.
  *
- * @throws InputError the pixels cannot be recovered or resized.
+ * @throws InputError the pixels cannot be recovered or resized, or texts are to be sent and only their tokens are known.
  * @throws UsageError JPEGs are sent, and there is no encoder.
  */
 internal fun filled(
     agreement: Agreement,
     tensors: Tensor,
-    images: List<Image>?,
-    preprocessing: Preprocessing,
+    raw: RawSamples?,
+    preprocessing: AnyPreprocessing,
     jpeg: ((Image) -> ByteArray)? = null,
 ): NamedTensor {
     val input = agreement.input
     if (agreement.sends == SentAs.TENSORS) {
-        val exact = if (tensors.dtype == DType.FLOAT32) tensors else Tensor.of(tensors.floats(), tensors.shape)
-        return NamedTensor.of(input.name, exact)
+        val exact = tensors.dtype == DType.FLOAT32 || tensors.dtype == DType.INT64
+        return NamedTensor.of(input.name, if (exact) tensors else Tensor.of(tensors.floats(), tensors.shape))
     }
-    val given = images ?: unprepare(tensors, preprocessing)
+    if (agreement.sends == SentAs.TEXTS) {
+        val texts = raw as? RawTexts
+            ?: throw InputError("the server takes texts, and only their tokens are at hand", NEEDS_TEXTS)
+        return NamedTensor.of(input.name, texts.texts.map { it.toByteArray() })
+    }
+    val given = (raw as? RawImages)?.images ?: unprepare(tensors, preprocessing.ofImages())
     if (agreement.sends == SentAs.JPEG) {
         val encode = jpeg ?: throw UsageError("the server's model takes JPEGs, and there is no encoder", NEEDS_ENCODER)
         val size = SampleSize(tensors.shape[2], tensors.shape[3])
-        return NamedTensor.of(input.name, given.map { encode(fitted(it, preprocessing, size)) })
+        return NamedTensor.of(input.name, given.map { encode(fitted(it, preprocessing.ofImages(), size)) })
     }
     val pixels = given.map { fitted(it, input.shape) }
     val (size, channels) = pixels[0].size to pixels[0].channels
@@ -255,10 +274,10 @@ private fun fitted(image: Image, shape: List<Int>): Image {
     return resized(image, size)
 }
 
-/** Whether the input is a batch of byte strings that are stated to be JPEGs, and the server reads bytes. */
-private fun takesJpegs(metadata: ModelMetadata): Boolean {
+/** Whether the input is a batch of byte strings of this media type, and the server reads bytes. */
+private fun takes(content: String, metadata: ModelMetadata): Boolean {
     val wanted = metadata.inputs[0]
-    return wanted.datatype == "BYTES" && wanted.shape == listOf(-1) && metadata.content == JPEG && metadata.binary
+    return wanted.datatype == "BYTES" && wanted.shape == listOf(-1) && metadata.content == content && metadata.binary
 }
 
 /** Whether [shape] is [-1, h, w, c] with sides of at most [MAX_SENT_SIDE]. */

@@ -15,7 +15,7 @@ import pathweave.sdk.SplitMix64
 import pathweave.sdk.TransferError
 import pathweave.sdk.UsageError
 import pathweave.sdk.data.Inputs
-import pathweave.sdk.data.RawInputs
+import pathweave.sdk.data.rawOf
 import pathweave.sdk.data.searchPositions
 import pathweave.sdk.execution.Workspace
 import pathweave.sdk.numerics.Tensor
@@ -204,7 +204,7 @@ private class Choosing(
         val measured = measureUplink(HttpTransport(model.token, model.server), model.server)
         val logits = Tensor.joined((0 until inputs.count).chunked(model.maxBatch).map { answer(client, it) })
         val onceMs = median(List(TIMED) { timedMs { answer(client, listOf(0)) } })
-        val sizeBytes = client.requestBytes(inputs.take(listOf(0), null), images(listOf(0)))
+        val sizeBytes = client.requestBytes(inputs.take(listOf(0), null), rawOf(inputs)?.at(listOf(0)))
         val answerMs = maxOf(onceMs - measured.transferMs(sizeBytes), 0.0)
         val server = RemoteRef(model.model, client.digest)
         RemoteEvidence(server, logits, wish.uplink ?: measured, sizeBytes, answerMs, model.pool)
@@ -214,11 +214,9 @@ private class Choosing(
     }
 
     private fun answer(client: AskClient, positions: List<Int>): Tensor {
-        val reply = client.answer(inputs.take(positions, null), images(positions))
+        val reply = client.answer(inputs.take(positions, null), rawOf(inputs)?.at(positions))
         return reply.output ?: throw TransferError("the server does not answer: ${reply.failure}")
     }
-
-    private fun images(positions: List<Int>) = (inputs as? RawInputs)?.images?.slice(positions)
 
     private fun report(stage: AdaptationStage, share: Double) = onProgress(AdaptationProgress(stage, share))
 

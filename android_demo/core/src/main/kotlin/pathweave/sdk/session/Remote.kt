@@ -8,7 +8,7 @@ import kotlinx.serialization.json.JsonPrimitive
 import pathweave.sdk.LOG
 import pathweave.sdk.UsageError
 import pathweave.sdk.bundles.Bundle
-import pathweave.sdk.data.Image
+import pathweave.sdk.data.RawSamples
 import pathweave.sdk.execution.AFTER_FAILURE
 import pathweave.sdk.execution.AT_END
 import pathweave.sdk.execution.AT_SERVER
@@ -68,6 +68,7 @@ public class Remote internal constructor(
             manifest.cutPoints.last().tensors[0].shape,
             manifest.preprocessing,
             manifest.task.kind,
+            manifest.cutPoints.first().tensors[0].dtype,
         )
     }
     private val answering = HashMap<String, Boolean>() // by event; guarded by itself
@@ -184,13 +185,13 @@ public class Remote internal constructor(
     /**
      * Run [plan] on [tensor] [batch, *input]: logits [batch, classes] and the source of each.
      *
-     * [images]: the same samples before they were prepared, if known; [atSize]: prepares them at another size.
+     * [raw]: the same samples before they were prepared, if known; [atSize]: prepares them at another size.
      */
     internal fun answer(
         plan: Plan,
         loaded: LoadedPlan,
         tensor: Tensor,
-        images: List<Image>?,
+        raw: RawSamples?,
         atSize: AtSize? = null,
     ): Pair<Tensor, List<String>> {
         val (split, client, prior) = Triple(plan.split, tail, plan.prior)
@@ -198,7 +199,7 @@ public class Remote internal constructor(
             split == null || splitUnfit(split) != null -> // past the split, or as its fallback says
                 loaded.run(tensor, null, asks = plan.asksEarly && isReady(plan.hard), atSize = atSize)
             split.isWhole || client == null -> loaded.run(tensor) {
-                askAll(split.server, tensor, images)?.let { corrected(it, prior) }
+                askAll(split.server, tensor, raw)?.let { corrected(it, prior) }
             }
             else -> loaded.run(tensor) { features ->
                 runSplit(client, split, features)?.let { corrected(it, prior) }
@@ -207,7 +208,7 @@ public class Remote internal constructor(
         return when (val policy = plan.hard) {
             Hard.AnswerLocally, is Hard.Cascade -> outcome.output to marks(plan, outcome)
             is Hard.Abstain -> abstained(plan, policy, outcome)
-            is Hard.Ask -> asked(plan, policy, loaded, outcome, tensor, images)
+            is Hard.Ask -> asked(plan, policy, loaded, outcome, tensor, raw)
         }
     }
 
@@ -228,7 +229,7 @@ public class Remote internal constructor(
         loaded: LoadedPlan,
         outcome: Outcome,
         tensor: Tensor,
-        images: List<Image>?,
+        raw: RawSamples?,
     ): Pair<Tensor, List<String>> {
         val model = client?.model?.takeIf { policy.sends == Sends.Input } // whose pool and share count
         val keptShare = share?.takeIf { model != null }
@@ -238,7 +239,7 @@ public class Remote internal constructor(
         }
         val positions = (atEnd + early).sorted()
         if (positions.isEmpty()) return outcome.output to marks(plan, outcome)
-        val reply = ask(policy, outcome, positions, tensor, images)?.let { corrected(it, plan.prior) }?.let { found ->
+        val reply = ask(policy, outcome, positions, tensor, raw)?.let { corrected(it, plan.prior) }?.let { found ->
             val pool = model?.pool?.takeIf { atEnd.isNotEmpty() } ?: return@let found
             val rows = atEnd.map { positions.binarySearch(it) } // not of exits: the pool was fitted to those at the end
             found.withRows(rows, pool.pooled(outcome.output.rows(atEnd), found.rows(rows)))
@@ -267,7 +268,7 @@ public class Remote internal constructor(
     }
 
     /** The server's logits for the samples at [positions]; null if there are none. */
-    private fun ask(ask: Hard.Ask, outcome: Outcome, positions: List<Int>, tensor: Tensor, images: List<Image>?): Tensor? {
+    private fun ask(ask: Hard.Ask, outcome: Outcome, positions: List<Int>, tensor: Tensor, raw: RawSamples?): Tensor? {
         val sends = ask.sends
         if (sends is Sends.Activations) {
             val (client, kept) = tail to outcome.kept
@@ -276,13 +277,13 @@ public class Remote internal constructor(
         }
         val client = client
         if (client == null || askingUnfit(ask.server) != null) return null
-        val reply = client.answer(tensor.rows(positions), images?.slice(positions), ask.server.digest)
+        val reply = client.answer(tensor.rows(positions), raw?.at(positions), ask.server.digest)
         return noted(ESCALATING, reply)
     }
 
     /** The logits of the server's model for the whole batch; null if there are none. */
-    private fun askAll(server: RemoteRef, tensor: Tensor, images: List<Image>?): Tensor? =
-        client?.let { noted(ESCALATING, it.answer(tensor, images, server.digest)) }
+    private fun askAll(server: RemoteRef, tensor: Tensor, raw: RawSamples?): Tensor? =
+        client?.let { noted(ESCALATING, it.answer(tensor, raw, server.digest)) }
 
     private fun runSplit(client: TailClient, split: Split, features: List<Tensor>): Tensor? {
         val sent = Activations(digest, split.position, split.tail, features)

@@ -12,7 +12,10 @@ import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.data.Image
 import pathweave.sdk.data.Inputs
 import pathweave.sdk.data.PreparedInputs
+import pathweave.sdk.data.RawImages
 import pathweave.sdk.data.RawInputs
+import pathweave.sdk.data.RawSamples
+import pathweave.sdk.data.RawTexts
 import pathweave.sdk.data.kinds.SoundPreprocessing
 import pathweave.sdk.data.kinds.TensorPreprocessing
 import pathweave.sdk.data.kinds.TextInputs
@@ -189,6 +192,12 @@ internal class SampleChecker(private val bundle: Bundle) {
     fun prepare(images: List<Image>, inputSize: SampleSize?): Tensor =
         prepare(images, preprocessing.ofImages(), input(inputSize).shape)
 
+    /** Raw samples of either kind as [batch, *input]. */
+    fun prepare(raw: RawSamples, inputSize: SampleSize?): Tensor = when (raw) {
+        is RawImages -> prepare(raw.images, inputSize)
+        is RawTexts -> prepareTexts(raw.texts, inputSize)
+    }
+
     /** Texts as [batch, rows, tokens] int64. */
     fun prepareTexts(all: List<String>, inputSize: SampleSize?): Tensor = ofTexts().run { padded(tokens(all), inputSize) }
 
@@ -207,7 +216,7 @@ internal class SampleChecker(private val bundle: Bundle) {
     }
 
     /** Texts to adapt on. */
-    fun textInputs(all: List<String>): Inputs = ofTexts().run { TextInputs(tokens(all), this) }
+    fun textInputs(all: List<String>): Inputs = TextInputs(all, ofTexts())
 
     /** Sounds to adapt on. */
     fun soundInputs(all: List<FloatArray>): Inputs = PreparedInputs(windows(all, ofSounds(), null))

@@ -15,6 +15,7 @@ import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
 import pathweave.sdk.data.Image
 import pathweave.sdk.data.Preprocessing
+import pathweave.sdk.data.RawImages
 import pathweave.sdk.data.prepare
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.supernet.SampleSize
@@ -64,7 +65,7 @@ class AskClientTest {
     private fun ask(asked: AskClient, count: Int = 6): RemoteReply {
         val images = images(count)
         val began = System.nanoTime()
-        val reply = asked.answer(tensors(images), images)
+        val reply = asked.answer(tensors(images), RawImages(images))
         assertTrue((System.nanoTime() - began) / 1e6 < asked.model.timeoutS * 1e3 + SLACK_MS)
         assertTrue((reply.output == null) != (reply.failure == null))
         reply.output?.let { assertEquals(brightness(images), it.floats().toList()) }
@@ -84,7 +85,7 @@ class AskClientTest {
         val images = images()
         assertNull(ask(client()).failure)
         assertEquals(brightness(images), client().answer(tensors(images), null).output!!.floats().toList())
-        val reply = client(model("bright")).answer(tensors(images), images)
+        val reply = client(model("bright")).answer(tensors(images), RawImages(images))
         assertEquals(listOf(6, 3), reply.output!!.shape)
     }
 
@@ -97,8 +98,8 @@ class AskClientTest {
         val images = images()
         assertEquals(brightness(images), asked.answer(tensors(images), null).output!!.floats().toList())
         val other = images.map { Image(it.pixels + it.pixels, SampleSize(8, 5), 3) } // resized as the model would
-        assertNull(asked.answer(tensors(images), other).failure)
-        assertEquals(server.bodies.last().size.toLong() - head, asked.requestBytes(tensors(images), images) - requestOverheadBytes("bright:jpeg"))
+        assertNull(asked.answer(tensors(images), RawImages(other)).failure)
+        assertEquals(server.bodies.last().size.toLong() - head, asked.requestBytes(tensors(images), RawImages(images)) - requestOverheadBytes("bright:jpeg"))
     }
 
     @Test
@@ -167,13 +168,13 @@ class AskClientTest {
         val breaker = CircuitBreaker()
         val images = images()
         val other = client(breaker = breaker)
-        val failure = other.answer(tensors(images), images, digest = "1".repeat(64)).failure
+        val failure = other.answer(tensors(images), RawImages(images), digest = "1".repeat(64)).failure
         assertEquals("the server's bright:images is not the one that the plan was made for", failure)
         assertEquals(BreakerState.OPEN, breaker.state)
         val before = server.asked.size
         assertTrue("no requests to the server" in ask(other).failure!!)
         assertEquals(before, server.asked.size)
-        assertNull(client().answer(tensors(images), images, digest = "0".repeat(64)).failure)
+        assertNull(client().answer(tensors(images), RawImages(images), digest = "0".repeat(64)).failure)
     }
 
     @Test

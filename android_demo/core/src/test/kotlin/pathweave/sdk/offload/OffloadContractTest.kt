@@ -17,12 +17,16 @@ import pathweave.sdk.assertRefused
 import pathweave.sdk.bytes
 import pathweave.sdk.data.Image
 import pathweave.sdk.data.Preprocessing
+import pathweave.sdk.data.RawImages
+import pathweave.sdk.data.RawTexts
+import pathweave.sdk.data.kinds.TextPreprocessing
 import pathweave.sdk.data.prepare
 import pathweave.sdk.data.unprepare
 import pathweave.sdk.double
 import pathweave.sdk.get
 import pathweave.sdk.int
 import pathweave.sdk.items
+import pathweave.sdk.numerics.DType
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.policies.planning.PlanFront
 import pathweave.sdk.policies.planning.decodeFront
@@ -122,6 +126,26 @@ class OffloadContractTest {
         }
     }
 
+    private val texts = TextPreprocessing("0".repeat(64), 1, 8, padId = 5)
+    private val ofTexts = DeviceModel(classes, listOf(2, 8), listOf(3), texts, inputType = DType.INT64)
+
+    @Test
+    fun `texts are sent as UTF-8 or as tokens where the server has the same input`() {
+        for (case in vectors["texts"].items) {
+            val agreed = try {
+                agree(metadata(case), ofTexts)
+            } catch (_: UsageError) {
+                null
+            }
+            assertEquals(case["sends"].orNull { it.text }, agreed?.sends?.toString(), "$case")
+            val sent = case["filled"].orNull { tensor(it) } ?: continue
+            val tokens = Tensor.of(case["tokens"].items.map { it.int.toLong() }.toLongArray(), listOf(2, 2, 8))
+            val filled = filled(agreed!!, tokens, RawTexts(case["texts"].texts), texts)
+            assertEquals(sent.shape to sent.datatype, filled.shape to filled.datatype)
+            assertArrayEquals(sent.data, filled.data)
+        }
+    }
+
     @Test
     fun `images are sent as they are or recovered from tensors or resized`() {
         for (case in vectors["inputs"].items) {
@@ -130,7 +154,7 @@ class OffloadContractTest {
             val tensors = prepare(images, preprocessing, listOf(3, 4, 5))
             assertArrayEquals(pixels, unprepare(tensors, preprocessing).flatMap { it.pixels.toList() }.toByteArray())
             val expected = tensor(case["filled"])
-            for (known in listOf(images, null)) {
+            for (known in listOf(RawImages(images), null)) {
                 val filled = filled(agree(metadata(case), device), tensors, known, preprocessing)
                 assertEquals(expected.shape to expected.datatype, filled.shape to filled.datatype)
                 val apart = expected.data.zip(filled.data) { one, other -> abs((one.toInt() and 255) - (other.toInt() and 255)) }

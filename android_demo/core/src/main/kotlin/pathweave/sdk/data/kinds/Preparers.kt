@@ -36,12 +36,28 @@ internal class TextPreparer(private val preprocessing: TextPreprocessing, privat
     }
 }
 
-/** Tokenized texts, padded or cut when their batch is taken. */
-internal class TextInputs(private val texts: List<IntArray>, private val preparer: TextPreparer) : Inputs {
+/** Texts that were tokenized, padded or cut when their batch is taken. */
+internal class TextInputs(val texts: List<String>, private val preparer: TextPreparer) : Inputs {
+    private val tokens = preparer.tokens(texts)
+
     override val count: Int get() = texts.size
 
     override fun take(positions: List<Int>, inputSize: SampleSize?): Tensor =
-        preparer.padded(positions.map(texts::get), inputSize)
+        preparer.padded(positions.map(tokens::get), inputSize)
+}
+
+/** Prepared texts [n, rows, tokens] of a shorter length, padded to the model's own. */
+internal fun lengthened(texts: Tensor, preprocessing: TextPreprocessing): Tensor {
+    val (count, rows, have) = texts.shape
+    val length = preprocessing.maxTokens
+    val found = LongArray(count * rows * length)
+    for (row in 0 until count * rows) {
+        for (at in 0 until length) {
+            val padding = if (row % rows == 0) preprocessing.padId else 0
+            found[row * length + at] = if (at < have) texts[row * have + at].toLong() else padding.toLong()
+        }
+    }
+    return Tensor.of(found, listOf(count, rows, length))
 }
 
 /**
