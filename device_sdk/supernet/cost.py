@@ -48,8 +48,9 @@ class PlanCost(msgspec.Struct, frozen=True, kw_only=True):
     """Expected cost of a plan per sample. ``None`` is unknown, never zero.
 
     ``latency_ms`` is the mean; ``bytes_sent`` too. ``accuracy``: of the samples that get an answer. ``share_early`` of
-    the samples are answered by an exit, ``share_second`` by a cascade's second path, ``share_asked`` go to a server
-    because they are hard, ``share_asked_early`` of them from an exit, ``share_abstained`` get no answer.
+    the samples are answered by an exit, ``share_second`` by a cascade's second path. A server's model is asked about
+    ``share_asked``: the hard ones, or all that reach the end of a plan that is answered there; ``share_asked_early`` of
+    them are asked about from an exit. ``share_abstained`` get no answer.
     """
 
     accuracy: float | None

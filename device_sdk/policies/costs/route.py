@@ -162,6 +162,7 @@ class Route:
     def cross(self, split: Split, network: Network | None) -> None:
         if split.is_whole:
             self._logits = self._found(self._evidence.servers, split.server, f"the server's {split.server}")
+            self._asked = self._asked | self.open
         else:
             self._logits = self._received(split)
         self.correct[self.open] = self._evidence.credit(self._logits)[self.open]
@@ -273,11 +274,16 @@ class Route:
             peak_bytes=self.peak_bytes,
             energy_mj=None if power is None or known_ms is None else float(self.energy_mj(power).mean()),
             share_early=1 - float((self.open | self._asked_early).mean()),
-            share_asked=float(np.count_nonzero(self._asked)) / count,
+            share_asked=self.share_asked,
             share_asked_early=float(np.count_nonzero(self._asked_early)) / count,
             share_abstained=float(np.count_nonzero(self._abstained)) / count,
             share_second=float(np.count_nonzero(self._second)) / count,
         )
+
+    @property
+    def share_asked(self) -> float:
+        """The share of the samples that a server's model is asked about, so far."""
+        return float(np.count_nonzero(self._asked)) / self._evidence.count
 
     @property
     def answered(self) -> Correct:

@@ -139,7 +139,7 @@ class Sweep:
             bytes_sent=route.bytes_sent.mean() + share * call.size_bytes,
             peak_bytes=np.full(len(hardest), float(peak_bytes)),
             coverage=np.ones(len(hardest)) if asking is not None else 1 - share,
-            share_asked=np.zeros(len(hardest)) if asking is None or not asking.at_server else share,
+            share_asked=share if asking is not None and asking.at_server else np.full(len(hardest), route.share_asked),
         )
 
     def _of_each(self, values: Sequence[float]) -> Column:
@@ -244,7 +244,7 @@ def sweep_splits(route: Route, crossings: Sequence[Crossing], power: Power | Non
         bytes_sent=size_bytes * left / count,
         peak_bytes=same * route.peak_bytes,
         coverage=same,
-        share_asked=0 * same,
+        share_asked=np.array([one.split.is_whole for one in crossings]) * left / count,
     )
     return Crossings([one.split for one in crossings], costs)
 

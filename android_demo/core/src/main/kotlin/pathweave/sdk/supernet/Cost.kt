@@ -95,8 +95,8 @@ public data class Budget(
  * What a plan is expected to cost per sample; null is unknown, never zero.
  *
  * [latencyMs] is the mean; [bytesSent] too. [accuracy]: of the samples that get an answer. [shareEarly] of the samples
- * take an exit, [shareAsked] go to a server because they are hard, [shareAskedEarly] of them from an exit,
- * [shareAbstained] get no answer.
+ * take an exit. A server's model is asked about [shareAsked]: the hard ones, or all that reach the end of a plan that is
+ * answered there; [shareAskedEarly] of them are asked about from an exit. [shareAbstained] get no answer.
  */
 public data class PlanCost(
     val accuracy: Double?,

@@ -84,7 +84,10 @@ internal class SampleRoute(
             correct[at] = right[at]
             deviceMs[at] = endMs
         }
-        if (remote != null) send(open, remote.call(uplink))
+        if (remote != null) {
+            asked = open.copyOf()
+            send(open, remote.call(uplink))
+        }
     }
 
     /** End to end, of each sample; without what is unknown. */
@@ -100,6 +103,9 @@ internal class SampleRoute(
     }
 
     private fun deviceMs(at: Int, decidingMs: Double) = deviceMs[at] + if (open[at]) decidingMs else 0.0
+
+    /** The share of the samples that a server's model is asked about, so far. */
+    val shareAsked: Double get() = share { asked[it] }
 
     val meanSentBytes: Double get() = sentBytes.sum().toDouble() / count
 
@@ -182,7 +188,7 @@ internal class SampleRoute(
             peakBytes = peakBytes,
             energyMj = power?.takeIf { isTimed }?.let { energyMj(it).average() },
             shareEarly = 1 - share { open[it] || askedEarly[it] },
-            shareAsked = share { asked[it] },
+            shareAsked = shareAsked,
             shareAbstained = share { abstained[it] },
             shareAskedEarly = share { askedEarly[it] },
             shareSecond = share { second[it] },

@@ -158,7 +158,7 @@ internal class Sweep(private val rankings: List<Ranking>, private val route: Sam
             bytesSent = column { _, share -> sent + share * call.sizeBytes },
             peakBytes = column { _, _ -> (asking?.peakBytes ?: route.peakBytes).toDouble() },
             coverage = column { _, share -> if (asking != null) 1.0 else 1.0 - share },
-            shareAsked = column { _, share -> if (asking?.atServer == true) share else 0.0 },
+            shareAsked = column { _, share -> if (asking?.atServer == true) share else route.shareAsked },
         )
     }
 
