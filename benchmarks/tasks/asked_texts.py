@@ -82,6 +82,7 @@ class AskedTexts:
 def asked_texts(case: Case, parts: Mapping[str, Texts], options: BenchOptions) -> AskedTexts:
     """The plan that asks about a share of the texts at most, chosen on private texts, judged on those of the report.
 
+    Answers to hard texts are the server's and the device's, pooled as the private texts say.
     ``case``: of the large model, whose bundle the server has.
     """
     folder = _small_bundle(parts, options)
@@ -94,6 +95,7 @@ def asked_texts(case: Case, parts: Mapping[str, Texts], options: BenchOptions) -
     ):
         server = RemoteModel(server=url, model=f"{name}{TEXTS}", privacy="inputs", timeout_s=_TIMEOUT_S, share=_SHARE)
         model.remote.connect(server)
+        model.remote.pool(case.search.samples, case.search.targets)
         goal = Goal(share_asked=_SHARE)
         found = model.adapt(case.search.samples, goal, {"ask"}, case.search.targets, settings=SETTINGS)
         together, sources = _answers(model, texts)

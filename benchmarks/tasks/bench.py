@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from benchmarks.runner.run import BenchOptions, BenchOutcome, Target
+from benchmarks.tasks.asked_texts import asked_texts
 from benchmarks.tasks.case import Case
 from benchmarks.tasks.embeddings import sentences
 from benchmarks.tasks.judging import CaseJudge, case_figures
@@ -12,7 +13,7 @@ from benchmarks.tasks.maps import cells, streets
 from benchmarks.tasks.sensors import exercises
 from benchmarks.tasks.sounds import digits
 from benchmarks.tasks.text_exits import saved_by_exits
-from benchmarks.tasks.texts import topics
+from benchmarks.tasks.texts import texts_by_part, topics
 from device_sdk.session.adaptive_model import AdaptiveModel
 
 TARGETS = {
@@ -20,6 +21,8 @@ TARGETS = {
     "unlabelled_below_labelled": Target(maximum=1.0),
     "exits_saved": Target(minimum=0.3),
     "exits_lost_points": Target(maximum=0.5),
+    "asked_gap_share": Target(minimum=0.5),
+    "asked_sent": Target(maximum=0.3),
 }
 RATIOS, QUICK_RATIOS = (0.7, 0.45), (0.5,)
 CASES: Mapping[str, Callable[[BenchOptions], Case]] = {
@@ -37,7 +40,8 @@ def run(options: BenchOptions) -> BenchOutcome:
 
     1. adapt to budgets, with labels and without; 2. the best rung of the ladder (a rendition and an input size
     throughout) that keeps each budget, measured, picked on the same samples by the metric itself; 3. of texts, the
-    fastest plan with exits that loses half a point at most.
+    fastest plan with exits that loses half a point at most; 4. a small network of texts, which asks a server that has
+    the large one about hard texts.
 
     Raises:
         FileNotFoundError, ModuleNotFoundError: data are missing; says which, and where they come from.
@@ -58,6 +62,10 @@ def run(options: BenchOptions) -> BenchOutcome:
                 exits = saved_by_exits(case, judge)
                 figures |= exits.figures()
                 rows.append(exits.row(case))
+        if name == "texts":
+            asked = asked_texts(case, texts_by_part(options), options)
+            figures |= asked.figures()
+            rows += asked.rows(case)
     return BenchOutcome(_with_worst(figures), rows, data="; ".join(data))
 
 

@@ -32,6 +32,7 @@ _ITERATIONS, _TOLERANCE = 200, 1e-6
 _FOLDS = 4
 _CERTAINTY = 2.0  # standard errors by which the prior must raise the likelihood of samples it was not estimated on
 _LESS_CERTAIN = 0.1  # mean probability of the answers below the usual accuracy at which samples are of another kind
+_LEAST_GAIN = 0.1  # nats by which a prior without labels has to raise the likelihood, beyond the standard errors
 _TEMPERATURES = (0.25, 8.0)
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _SEARCH_STEPS = 40
@@ -52,7 +53,8 @@ def find_prior(
 
     Without labels another mix of classes and samples of another kind look alike. Samples of which the model is less
     certain than ``usual_accuracy``, its accuracy where the temperature was fitted, are taken to be of another kind, and
-    get no prior.
+    get no prior. Nor does a mix that is near the uniform one: two classes that are confused on samples of another kind
+    move it as far, and a true one gains little.
     """
     count, classes = logits.shape
     if count < LEAST_SAMPLES or classes < 2 or not np.isfinite(logits).all():
@@ -69,7 +71,8 @@ def find_prior(
         rest, own = folds != fold, folds == fold
         ratios = np.exp(_log_ratios(likely[rest], None if labels is None else labels[rest]))
         gains[own] = np.log(_evidence(likely[own], ratios, None if labels is None else labels[own]))
-    if gains.mean() <= _CERTAINTY * gains.std() / math.sqrt(count):
+    least = _LEAST_GAIN if labels is None else 0.0
+    if gains.mean() - _CERTAINTY * gains.std() / math.sqrt(count) <= least:
         return None
     return Prior(tuple(_log_ratios(likely, labels).tolist()), temperature)
 
