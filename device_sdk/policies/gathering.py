@@ -32,7 +32,7 @@ _ITERATIONS, _TOLERANCE = 200, 1e-6
 _FOLDS = 4
 _CERTAINTY = 2.0  # standard errors by which the prior must raise the likelihood of samples it was not estimated on
 _LESS_CERTAIN = 0.1  # mean probability of the answers below the usual accuracy at which samples are of another kind
-_LEAST_GAIN = 0.1  # nats by which a prior without labels has to raise the likelihood, beyond the standard errors
+_LEAST_DIVERGENCE = 0.2  # nats of a mix that is estimated without labels from the uniform one
 _TEMPERATURES = (0.25, 8.0)
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _SEARCH_STEPS = 40
@@ -71,10 +71,12 @@ def find_prior(
         rest, own = folds != fold, folds == fold
         ratios = np.exp(_log_ratios(likely[rest], None if labels is None else labels[rest]))
         gains[own] = np.log(_evidence(likely[own], ratios, None if labels is None else labels[own]))
-    least = _LEAST_GAIN if labels is None else 0.0
-    if gains.mean() - _CERTAINTY * gains.std() / math.sqrt(count) <= least:
+    if gains.mean() <= _CERTAINTY * gains.std() / math.sqrt(count):
         return None
-    return Prior(tuple(_log_ratios(likely, labels).tolist()), temperature)
+    found = _log_ratios(likely, labels)
+    if labels is None and np.exp(found) @ found / classes < _LEAST_DIVERGENCE:
+        return None
+    return Prior(tuple(found.tolist()), temperature)
 
 
 def fit_temperature(logits: npt.NDArray[np.floating], labels: npt.NDArray[np.int64]) -> float:

@@ -49,6 +49,8 @@ def main(target: Path) -> None:
             found_case(3, count=61, classes=5, mix=(0, 0, 1, 5, 0), skill=3.0, labelled=False),
             found_case(4, count=61, classes=5, mix=(0, 0, 1, 5, 0), skill=3.0, labelled=True),
             found_case(4, count=61, classes=5, mix=(0, 0, 1, 5, 0), skill=3.0, labelled=True, temperature=1.5),
+            found_case(10, count=240, classes=4, mix=(4, 3, 2, 1), skill=2.0, labelled=False),
+            found_case(10, count=240, classes=4, mix=(4, 3, 2, 1), skill=2.0, labelled=True),
             found_case(5, count=64, classes=4, mix=(1, 1, 1, 1), skill=5.0, labelled=False),
             found_case(6, count=64, classes=4, mix=(1, 1, 1, 1), skill=5.0, labelled=True),
             found_case(7, count=19, classes=3, mix=(1, 0, 0), skill=6.0, labelled=True),

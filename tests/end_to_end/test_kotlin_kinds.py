@@ -45,7 +45,12 @@ def packaged(folder: Path, model: str, training: Path, validation: Path) -> Path
 
 def of_texts(folder: Path) -> Kind:
     parts = [write_texts(folder / f"{name}.csv", 160, seed=at) for at, name in enumerate(("training", "validation"))]
-    known = [*texts(COUNT - 3, 9), ("Café–bread, SALT & soup?", "food"), ("MOON\u3000月 star", "sky"), ("x" * 300, "sport")]
+    known = [
+        *texts(COUNT - 3, 9),
+        ("Café–bread, SALT & soup?", "food"),
+        ("MOON\u3000月 star", "sky"),
+        ("x" * 300, "sport"),
+    ]
     bundle = packaged(folder, "tests.packager.small_texts:model", *parts)
     samples, labels = [text for text, _ in known], [list(TOPICS).index(label) for _, label in known]
     return Kind(bundle, samples, {"texts": samples}, labels)

@@ -192,6 +192,7 @@ private const val TOLERANCE = 1e-6
 private const val FOLDS = 4
 private const val CERTAINTY = 2.0 // standard errors by which samples that it was not estimated on must become likelier
 private const val LESS_CERTAIN = 0.1 // mean probability below the usual accuracy at which samples are of another kind
+private const val LEAST_DIVERGENCE = 0.2 // nats of a mix that is estimated without labels from the uniform one
 private const val LEAST_TEMPERATURE = 0.25
 private const val MOST_TEMPERATURE = 8.0
 private const val SEARCH_STEPS = 40
@@ -208,7 +209,8 @@ private val GOLDEN = (sqrt(5.0) - 1) / 2
  *
  * Without labels another mix of classes and samples of another kind look alike. Samples of which the model is less
  * certain than [usualAccuracy], its accuracy where the temperature was fitted, are taken to be of another kind, and get
- * no prior.
+ * no prior. Nor does a mix that is near the uniform one: two classes that are confused on samples of another kind move it
+ * as far, and a true one gains little.
  */
 public fun findPrior(
     logits: List<FloatArray>,
@@ -231,7 +233,9 @@ public fun findPrior(
     val mean = gains.average()
     val spread = sqrt(gains.sumOf { (it - mean) * (it - mean) } / count)
     if (mean <= CERTAINTY * spread / sqrt(count.toDouble())) return null
-    return Prior(logRatios(likely, labels).toList(), scale)
+    val found = logRatios(likely, labels)
+    if (labels == null && found.sumOf { exp(it) * it } / found.size < LEAST_DIVERGENCE) return null
+    return Prior(found.toList(), scale)
 }
 
 /**
