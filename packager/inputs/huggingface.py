@@ -27,6 +27,7 @@ from packager.errors import ModelLoadError, WeightsError
 from packager.inputs.image_processor import ProcessedImages, read_processor
 from packager.inputs.model_attributes import class_names_of
 from packager.inputs.pixels import Pixels
+from packager.inputs.sound_extractor import EXTRACTOR_TYPE, FromSounds, SoundExtractor
 from packager.inputs.text_input import FromRows, text_input
 
 CONFIG, PROCESSOR, WEIGHTS, SHARDS, CARD = (
@@ -40,7 +41,7 @@ TASKS = {
     "ForSemanticSegmentation": "AutoModelForSemanticSegmentation",
     "ForSequenceClassification": "AutoModelForSequenceClassification",
 }
-_OF_TEXTS = "AutoModelForSequenceClassification"
+_OF_TEXTS, _OF_SOUNDS = "AutoModelForSequenceClassification", "AutoModelForAudioClassification"
 TOKENIZER, _TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 _POSITIONS_BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "roberta-prelayernorm")
 _MOST_BYTES = 16_000_000  # of a JSON file
@@ -104,13 +105,18 @@ def load_folder(
         raise UsageError("the number of classes cannot be set for hf:FOLDER", hint="its config.json says it (id2label)")
     folder = Path(name)
     config = _config(folder)
-    loader = _loader(config, folder)
+    sound = _is_of_sounds(config, folder)
+    loader = _OF_SOUNDS if sound else _loader(config, folder)
     _require_safetensors(folder)
     transformers = require("transformers", extra="huggingface")
     with _quiet(transformers):
-        eager = {"attn_implementation": "eager"} if loader == _OF_TEXTS else {}  # its mask goes along as numbers
+        numbers = loader in (_OF_TEXTS, _OF_SOUNDS)  # masks go along as such
+        eager = {"attn_implementation": "eager"} if numbers else {}
+        extracted = SoundExtractor.of(_read(folder / PROCESSOR) or {}, input_shape, folder.name) if sound else None
         model, notes = _load(getattr(transformers, loader), folder, **eager)
-        if loader == _OF_TEXTS:
+        if extracted is not None:
+            prepared = _sounds(model, extracted)
+        elif loader == _OF_TEXTS:
             prepared = _texts(model, folder, config, input_shape)
         else:
             prepared = _pictures(model, _images(transformers, folder, config, _of_images(input_shape), pixels))
@@ -141,6 +147,12 @@ class _Prepared:
 def _pictures(model: nn.Module, images: ProcessedImages) -> _Prepared:
     module = Logits(model, reversed_channels=images.reversed_channels)
     return _Prepared(module, images.input_shape, images.preprocessing, images.notes)
+
+
+def _sounds(model: nn.Module, extracted: SoundExtractor) -> _Prepared:
+    module = FromSounds(model, normalised=extracted.normalised)
+    shape = (1, extracted.preprocessing.window_samples)
+    return _Prepared(module, shape, extracted.preprocessing, extracted.notes)
 
 
 def _of_images(input_shape: tuple[int, ...] | None) -> tuple[int, int, int] | None:
@@ -221,6 +233,15 @@ def _read(path: Path) -> dict[str, Any] | None:
     return found
 
 
+def _is_of_sounds(config: Mapping[str, Any], folder: Path) -> bool:
+    """True of a classifier with a feature extractor; those of raw sound are named as classifiers of sequences."""
+    if EXTRACTOR_TYPE not in (_read(folder / PROCESSOR) or {}):
+        return False
+    names = config.get("architectures")
+    ends = ("ForSequenceClassification", "ForAudioClassification")
+    return isinstance(names, list) and any(isinstance(name, str) and name.endswith(ends) for name in names)
+
+
 def _loader(config: Mapping[str, Any], folder: Path) -> str:
     """The name of the class of transformers that loads the folder's architecture."""
     names = config.get("architectures")
@@ -234,9 +255,9 @@ def _loader(config: Mapping[str, Any], folder: Path) -> str:
             f"{folder} is a model of timm", hint=f"--model timm:{config['architecture']} --weights FOLDER/{WEIGHTS}"
         )
     raise ModelLoadError(
-        f"{folder} holds {names[0] if names else 'a model without a task'}; only classification of images and texts"
-        " and semantic segmentation are taken from hf: folders so far",
-        hint="audio and detection: build the model in a callable, --model module:callable",
+        f"{folder} holds {names[0] if names else 'a model without a task'}; only classification of images,"
+        " texts and sounds and semantic segmentation are taken from hf: folders so far",
+        hint="detection: build the model in a callable, --model module:callable",
     )
 
 

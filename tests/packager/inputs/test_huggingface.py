@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from device_sdk.data.kinds.sounds import SoundPreprocessing
 from device_sdk.data.kinds.texts import TextPreprocessing
 from device_sdk.errors import UsageError
 from packager.errors import ModelLoadError, WeightsError
@@ -216,3 +217,61 @@ def test_texts_without_a_tokenizer_are_refused_with_how_to_get_one(texts: Path) 
     with pytest.raises(ModelLoadError, match=r"has no tokenizer\.json") as caught:
         load_model(f"hf:{texts}")
     assert "save_pretrained" in caught.value.hint
+
+
+RATE = 4_000
+
+
+@pytest.fixture(scope="module", params=["Wav2Vec2", "Hubert"])
+def sounds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model of raw sound with its feature extractor."""
+    folder = tmp_path_factory.mktemp("models") / request.param
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+    sizes |= {"num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2, "classifier_proj_size": 16}
+    layers = {"conv_dim": (16, 16, 16), "conv_stride": (5, 4, 4), "conv_kernel": (10, 8, 4)}
+    layers |= {"num_feat_extract_layers": 3}
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{request.param}Config")(**sizes, **layers, id2label={0: "yes", 1: "no", 2: "up"})
+    getattr(transformers, f"{request.param}ForSequenceClassification")(config).save_pretrained(folder)
+    transformers.Wav2Vec2FeatureExtractor(sampling_rate=RATE).save_pretrained(folder)
+    return folder
+
+
+def test_a_folder_with_a_feature_extractor_takes_sounds_as_it_does(sounds: Path) -> None:
+    model = load_model(f"hf:{sounds}")
+    whole = transformers.AutoModelForAudioClassification.from_pretrained(sounds, local_files_only=True).eval()
+    extractor = transformers.AutoFeatureExtractor.from_pretrained(sounds, local_files_only=True)
+    windows = 0.3 + 0.1 * torch.randn(2, RATE, generator=torch.Generator().manual_seed(0))
+    features = extractor(list(windows.numpy()), sampling_rate=RATE, return_tensors="pt").input_values
+    with torch.no_grad():
+        assert torch.allclose(model.module(windows[:, None]), whole(input_values=features).logits, atol=1e-5)
+    assert model.preprocessing == SoundPreprocessing(RATE, RATE)
+    assert model.class_names == ("yes", "no", "up")
+    assert any("windows of 1 s" in note for note in model.notes)
+    longer = load_model(f"hf:{sounds}", input_shape=(1, 6_000))
+    assert longer.preprocessing.window_samples == 6_000
+    assert not any("windows of" in note for note in longer.notes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"feature_extractor_type": "ASTFeatureExtractor"}, "the features of ASTFeatureExtractor"),
+        ({"feature_size": 80}, "which devices do not compute"),
+        ({"sampling_rate": 0}, "the sampling rate 0"),
+        ({"sampling_rate": "16k"}, "the sampling rate 16k"),
+    ],
+)
+def test_other_features_of_sound_are_refused(
+    sounds: Path, tmp_path: Path, changes: dict[str, object], said: str
+) -> None:
+    for file in sounds.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    change(tmp_path / "preprocessor_config.json", **changes)
+    with pytest.raises(ModelLoadError, match=said):
+        load_model(f"hf:{tmp_path}")
+
+
+def test_a_window_has_one_channel(sounds: Path) -> None:
+    with pytest.raises(UsageError, match="the shape of a sound is 1 x samples"):
+        load_model(f"hf:{sounds}", input_shape=(2, 4_000))
