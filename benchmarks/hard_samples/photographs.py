@@ -30,7 +30,9 @@ from device_sdk.policies.deciding.decider_fitting import (
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.deciders.port import ease
 from device_sdk.supernet.plan import Decider, Entropy, Margin, MaxConfidence
-from packager.inputs.model_loader import LoadedModel, Pixels, load_model
+from packager.inputs.loaded_model import LoadedModel
+from packager.inputs.model_loader import load_model
+from packager.inputs.pixels import Pixels
 
 DEVICE, SERVER = "efficientnet_lite0", "efficientnet_lite2"
 TUNING, JUDGED = ("search", "calibration"), ("report",)

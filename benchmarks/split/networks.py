@@ -20,7 +20,8 @@ from device_sdk.data.datasets import load_dataset
 from device_sdk.data.targets import TargetDataset
 from packager.bottlenecks.pipeline import package_with_bottlenecks
 from packager.inputs.job import Job, load_job
-from packager.inputs.model_loader import LoadedModel, Pixels
+from packager.inputs.loaded_model import LoadedModel
+from packager.inputs.pixels import Pixels
 from packager.inputs.recipe import Recipe, RenditionName
 from packager.inputs.weights import tensors_digest
 from packager.pipeline import package

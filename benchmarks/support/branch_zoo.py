@@ -19,7 +19,8 @@ from packager.branch_zoo.plain import exit_positions
 from packager.branch_zoo.rungs import ZooSettings, branch_accuracy
 from packager.branch_zoo.selection import answer_times
 from packager.data.batches import BatchSource
-from packager.inputs.model_loader import LoadedModel, load_model
+from packager.inputs.loaded_model import LoadedModel
+from packager.inputs.model_loader import load_model
 from packager.supernet.expansion import Expansion, TrainableExit, expand
 from packager.tracing.traced_model import trace
 from packager.training.ranks import Ranks

@@ -16,7 +16,9 @@ from benchmarks.runner.run import BenchOptions
 from benchmarks.support.bundles import ZOO, cache_folder, makers_digest
 from device_sdk import __version__
 from packager.inputs.job import Job, load_job
-from packager.inputs.model_loader import LoadedModel, Pixels, load_model
+from packager.inputs.loaded_model import LoadedModel
+from packager.inputs.model_loader import load_model
+from packager.inputs.pixels import Pixels
 from packager.inputs.weights import read_state_dict
 from packager.pipeline import package
 

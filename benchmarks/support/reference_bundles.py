@@ -13,7 +13,7 @@ from device_sdk.data.datasets import ImageDataset, load_dataset
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import Answer
 from packager.inputs.job import load_job
-from packager.inputs.model_loader import LoadedModel
+from packager.inputs.loaded_model import LoadedModel
 from packager.pipeline import package
 
 BUDGET_MINUTES = 15.0

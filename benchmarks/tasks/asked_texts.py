@@ -26,7 +26,7 @@ from device_sdk.session.answer import SERVER
 from device_sdk.supernet.goal import Goal
 from device_sdk.supernet.plan import Plan
 from packager.data.prepared_set import PreparedSet
-from packager.inputs.model_loader import LoadedModel
+from packager.inputs.loaded_model import LoadedModel
 from packager.inputs.text_input import text_input
 from packager.zoo.text_encoder import EncoderSize, TextClassifier
 from pathweave.server_process import running_server

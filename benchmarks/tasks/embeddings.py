@@ -14,7 +14,7 @@ from benchmarks.tasks.small_networks import RECIPE, packaged
 from benchmarks.tasks.texts import MAX_TOKENS, encoder_file, texts_by_part
 from device_sdk.data.kinds import preparer_of
 from packager.data.prepared_set import PreparedSet
-from packager.inputs.model_loader import LoadedModel
+from packager.inputs.loaded_model import LoadedModel
 from packager.inputs.text_input import text_input
 from packager.tasks import Embedding
 from packager.zoo.text_encoder import TextClassifier

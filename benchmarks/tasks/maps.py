@@ -14,7 +14,7 @@ from benchmarks.two_stage.metrics import Run, map50_percent, miou_percent
 from benchmarks.two_stage.models import PREPROCESSING, build, train
 from device_sdk.data.targets import TargetDataset
 from packager.inputs.job import Job
-from packager.inputs.model_loader import LoadedModel
+from packager.inputs.loaded_model import LoadedModel
 from packager.inputs.recipe import Recipe
 from packager.pipeline import package
 

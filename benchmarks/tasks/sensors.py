@@ -18,7 +18,7 @@ from benchmarks.tasks.case import Case, Part, accuracy_percent
 from benchmarks.tasks.small_networks import fit, movements, packaged, prepared, shifted
 from device_sdk.data.kinds.prepared import TensorPreprocessing
 from packager.data.prepared_set import PreparedSet
-from packager.inputs.model_loader import LoadedModel
+from packager.inputs.loaded_model import LoadedModel
 
 _FILE = "watch_dataset.npy"
 _WINDOW, _STEP = 256, 128  # of 50 values a second

@@ -19,7 +19,7 @@ from device_sdk.data.preprocessing import AnyPreprocessing
 from device_sdk.progress import Progress
 from packager.data.prepared_set import PreparedSet
 from packager.inputs.job import Job
-from packager.inputs.model_loader import LoadedModel
+from packager.inputs.loaded_model import LoadedModel
 from packager.inputs.recipe import Recipe
 from packager.pipeline import package
 from packager.tasks import Classification, LearningTask

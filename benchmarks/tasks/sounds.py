@@ -16,7 +16,7 @@ from benchmarks.tasks.small_networks import Keywords, fit, packaged, prepared, s
 from device_sdk.data.kinds.sound_files import read_sound
 from device_sdk.data.kinds.sounds import SoundPreprocessing
 from packager.data.prepared_set import PreparedSet
-from packager.inputs.model_loader import LoadedModel
+from packager.inputs.loaded_model import LoadedModel
 
 _RATE_HZ, _WINDOW = 8_000, 8_000
 _DIGITS = tuple(map(str, range(10)))

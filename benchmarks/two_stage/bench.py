@@ -16,7 +16,7 @@ from benchmarks.two_stage.models import PREPROCESSING, Kind, build, train
 from device_sdk.data.targets import TargetDataset, load_boxes, load_maps
 from device_sdk.machine import peak_resident_bytes
 from packager.inputs.job import Job
-from packager.inputs.model_loader import LoadedModel
+from packager.inputs.loaded_model import LoadedModel
 from packager.inputs.recipe import Recipe
 from packager.pipeline import package
 from packager.tasks import Detection, LearningTask, Segmentation

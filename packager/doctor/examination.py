@@ -21,7 +21,7 @@ from packager.branch_zoo.plain import attach_exits
 from packager.doctor import verdicts
 from packager.doctor.npu import NpuFindings, npu_findings
 from packager.doctor.verdicts import Position, TriedSize, Verdict
-from packager.inputs.model_loader import LoadedModel
+from packager.inputs.loaded_model import LoadedModel
 from packager.inputs.recipe import Recipe
 from packager.npu.chips import Chip
 from packager.planning.estimate import Estimator, measured_machine

@@ -12,7 +12,7 @@ from device_sdk.supernet.blocks import MAP_AXES
 from device_sdk.supernet.plan import size_text
 from packager.doctor.npu import NpuFindings
 from packager.errors import TraceError
-from packager.inputs.model_loader import LoadedModel
+from packager.inputs.loaded_model import LoadedModel
 from packager.renditions import KINDS
 from packager.renditions.xnnpack import NAME as XNNPACK
 from packager.supernet.blocks.streams import several

@@ -19,7 +19,7 @@ from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import UsageError
 from device_sdk.progress import Progress
 from packager.inputs.job import Job, load_job, load_model_of_job
-from packager.inputs.model_loader import LoadedModel
+from packager.inputs.loaded_model import LoadedModel
 from packager.inputs.pixels import Pixels
 from packager.inputs.weights import tensors_digest
 from packager.supernet.blocks.trainable import count_macs

@@ -25,6 +25,7 @@ from device_sdk.errors import UsageError
 from device_sdk.extras import require
 from packager.errors import ModelLoadError, WeightsError
 from packager.inputs.image_processor import ProcessedImages, read_processor
+from packager.inputs.loaded_model import LoadedModel
 from packager.inputs.model_attributes import class_names_of
 from packager.inputs.pixels import Pixels
 from packager.inputs.sound_extractor import EXTRACTOR_TYPE, FromSounds, SoundExtractor
@@ -54,21 +55,6 @@ _LICENCE = re.compile(r"^license:\s*['\"]?([A-Za-z0-9_.+-]+)['\"]?\s*$", re.MULT
 _NAMED = 3
 
 
-@dataclass(frozen=True, eq=False)
-class FolderModel:
-    """A model of a Hugging Face folder; fields as of ``LoadedModel``."""
-
-    module: nn.Module
-    input_shape: tuple[int, ...]
-    preprocessing: AnyPreprocessing
-    class_names: tuple[str, ...] | None
-    name: str
-    licence: str | None
-    source: str
-    notes: tuple[str, ...]
-    blobs: Mapping[str, bytes] = field(default_factory=dict)
-
-
 class Logits(nn.Module):
     """The logits alone of a model of transformers: images [batch, channels, h, w] -> [batch, classes], of pixels
     [batch, classes, rows, columns].
@@ -89,7 +75,7 @@ class Logits(nn.Module):
 
 def load_folder(
     name: str, *, input_shape: tuple[int, ...] | None = None, classes: int | None = None, pixels: Pixels
-) -> FolderModel:
+) -> LoadedModel:
     """The model in the folder ``name``, its preprocessing and its classes. Nothing is downloaded or run from it.
 
     ``pixels`` with a normalisation takes the place of the folder's processor; without a processor it is required. Of a
@@ -120,7 +106,7 @@ def load_folder(
             prepared = _texts(model, folder, config, input_shape)
         else:
             prepared = _pictures(model, _images(transformers, folder, config, _of_images(input_shape), pixels))
-    return FolderModel(
+    return LoadedModel(
         module=prepared.module,
         input_shape=input_shape or prepared.input_shape,
         preprocessing=prepared.preprocessing,
@@ -130,6 +116,7 @@ def load_folder(
         source=f"{type(model).__name__} of transformers {transformers.__version__}, from a folder",
         notes=(*notes, *prepared.notes),
         blobs=prepared.blobs,
+        weights_inside=True,
     )
 
 

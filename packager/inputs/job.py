@@ -29,7 +29,8 @@ from packager.data.prepared_set import PreparedSet
 from packager.inputs.answer_checks import NOISE_SAMPLES, check_answers
 from packager.inputs.job_data import TASKS, DataTask, Labels, Samples, load_samples_of, loaded_data, output_count
 from packager.inputs.labels import JUDGED, label_doubts, load_classes
-from packager.inputs.model_loader import LoadedModel, load_model
+from packager.inputs.loaded_model import LoadedModel
+from packager.inputs.model_loader import load_model
 from packager.inputs.pixels import Pixels
 from packager.inputs.recipe import Recipe, load_recipe
 from packager.inputs.weights import BranchWeights, read_state_dict, tensors_digest

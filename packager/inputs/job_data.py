@@ -18,7 +18,7 @@ from device_sdk.progress import Progress
 from packager.data.image_set import Images, ImageSet, load_images
 from packager.data.prepared_set import PreparedSet, load_prepared
 from packager.inputs.labels import IMAGENET
-from packager.inputs.model_loader import LoadedModel
+from packager.inputs.loaded_model import LoadedModel
 from packager.tasks import Classification, Detection, LearningTask, Segmentation
 
 _IMAGENET_OUTPUTS = 1000

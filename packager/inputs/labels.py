@@ -16,7 +16,7 @@ from torch import Tensor
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import DataError
 from device_sdk.extras import require
-from packager.inputs.model_loader import LoadedModel
+from packager.inputs.loaded_model import LoadedModel
 from packager.inputs.pixels import NAMED, Numbers
 
 JUDGED = 128  # images

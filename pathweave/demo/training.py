@@ -16,7 +16,8 @@ from device_sdk.progress import Progress
 from device_sdk.signing.signatures import new_key_pair
 from packager.data.batches import BatchSource
 from packager.inputs.job import Job
-from packager.inputs.model_loader import LoadedModel, load_model
+from packager.inputs.loaded_model import LoadedModel
+from packager.inputs.model_loader import load_model
 from packager.inputs.recipe import Recipe
 from packager.pipeline import package
 

@@ -18,7 +18,7 @@ from device_sdk.supernet.goal import Goal
 from packager.branch_zoo.selection import answer_times
 from packager.errors import WeightsError
 from packager.inputs.job import Job, load_job
-from packager.inputs.model_loader import LoadedModel
+from packager.inputs.loaded_model import LoadedModel
 from packager.inputs.recipe import Recipe
 from packager.inputs.weights import read_state_dict
 from packager.pipeline import Limits, dry_run, package

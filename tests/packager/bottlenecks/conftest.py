@@ -14,7 +14,7 @@ from packager.bottlenecks.pipeline import package_with_bottlenecks
 from packager.bottlenecks.placing import Table
 from packager.expanding import examples_of, expanded
 from packager.inputs.job import Job
-from packager.inputs.model_loader import LoadedModel
+from packager.inputs.loaded_model import LoadedModel
 from packager.inputs.recipe import Recipe
 from packager.joining.networks import CutNetwork
 

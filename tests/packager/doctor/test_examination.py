@@ -14,7 +14,8 @@ from device_sdk.data.preprocessing import Preprocessing
 from packager.doctor.examination import Examination, examine
 from packager.doctor.verdicts import Verdict
 from packager.errors import TraceError
-from packager.inputs.model_loader import LoadedModel, load_model
+from packager.inputs.loaded_model import LoadedModel
+from packager.inputs.model_loader import load_model
 from packager.inputs.two_stage import TwoStage
 
 CAPABILITIES = ["cut", "skip", "merge", "shrink", "quantise", "run smaller", "exit", "split", "package"]

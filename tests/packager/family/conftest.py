@@ -11,7 +11,7 @@ import pytest
 from packager.family.members import FamilyMember, as_member
 from packager.family.pipeline import PackagedFamily, package_family
 from packager.inputs.job import Job
-from packager.inputs.model_loader import LoadedModel
+from packager.inputs.loaded_model import LoadedModel
 from packager.inputs.recipe import Recipe
 from packager.supernet.blocks.trainable import count_macs
 

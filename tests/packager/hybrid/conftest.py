@@ -12,7 +12,7 @@ import pytest
 
 from packager.hybrid.job import HybridJob, HybridRecipe
 from packager.inputs.job import Job
-from packager.inputs.model_loader import LoadedModel
+from packager.inputs.loaded_model import LoadedModel
 from packager.inputs.recipe import Recipe
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from device_sdk.data.preprocessing import Preprocessing
 from packager.inputs.labels import label_doubts
-from packager.inputs.model_loader import LoadedModel
+from packager.inputs.loaded_model import LoadedModel
 
 CLASSES = ("red", "green", "blue")
 OWN = Preprocessing(1 / 255, (0.5,) * 3, (0.25,) * 3)

@@ -12,7 +12,8 @@ from torch import nn
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import UsageError
 from packager.errors import ModelLoadError, WeightsError
-from packager.inputs.model_loader import LoadedModel, load_model
+from packager.inputs.loaded_model import LoadedModel
+from packager.inputs.model_loader import load_model
 from packager.inputs.pixels import Pixels
 
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -19,7 +19,7 @@ from packager.errors import TraceError
 from packager.exporting.export import export_blocks
 from packager.exporting.verification import Verifier
 from packager.inputs.job import Job
-from packager.inputs.model_loader import LoadedModel
+from packager.inputs.loaded_model import LoadedModel
 from packager.inputs.recipe import Recipe
 from packager.inputs.two_stage import TwoStage
 from packager.pipeline import package

@@ -10,7 +10,7 @@ import pytest
 
 from device_sdk.bundles.bundle import Bundle
 from packager.inputs.job import Job
-from packager.inputs.model_loader import LoadedModel
+from packager.inputs.loaded_model import LoadedModel
 from packager.inputs.recipe import Recipe
 from packager.joint_exits.pipeline import package_with_joint_exits
 

@@ -8,7 +8,7 @@ import torch
 
 from device_sdk.errors import UsageError
 from packager.inputs.job import Job
-from packager.inputs.model_loader import LoadedModel
+from packager.inputs.loaded_model import LoadedModel
 from packager.inputs.recipe import Recipe
 from packager.output.checkpoints import Checkpoints
 from packager.planning.estimate import EXPORT, TRAIN, VALIDATE

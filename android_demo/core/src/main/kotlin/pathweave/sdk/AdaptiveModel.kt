@@ -50,6 +50,7 @@ import pathweave.sdk.session.checkHomes
 import pathweave.sdk.session.loadExits
 import pathweave.sdk.session.sources
 import pathweave.sdk.supernet.Goal
+import pathweave.sdk.supernet.Hard
 import pathweave.sdk.supernet.Home
 import pathweave.sdk.supernet.Kind
 import pathweave.sdk.supernet.PROVIDERS
@@ -58,6 +59,8 @@ import pathweave.sdk.supernet.Power
 import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Uplink
 import pathweave.sdk.supernet.considered
+import pathweave.sdk.tasks.ClassTargets
+import pathweave.sdk.tasks.Targets
 
 private val FROM_SUBNET = listOf(SUBNET)
 
@@ -145,9 +148,14 @@ public class AdaptiveModel private constructor(
      * setting keeps samples from, runs here alone, and the log of the process says so once; the hard samples concerned are
      * marked [pathweave.sdk.session.FALLBACK]. Hard samples of [pathweave.sdk.supernet.Hard.Abstain] get no label.
      *
-     * @throws UsageError it does not fit this bundle's graph, or does not run at its input size; the plan in use stays.
+     * @throws UsageError it does not fit this bundle's graph, does not run at its input size, or needs logits of a model that
+     * is no classifier; the plan in use stays.
      */
     public fun use(plan: Plan) {
+        val task = bundle.manifest.task
+        if (!task.classifies && (plan.exits.isNotEmpty() || plan.hard !is Hard.AnswerLocally)) {
+            throw UsageError("exits and deciders need a classifier; the model is for ${task.kind}")
+        }
         synchronized(change) { exchange(plan, live::closePlans) }
         remote.sayWhatIsMissing(plan)
     }
@@ -190,8 +198,8 @@ public class AdaptiveModel private constructor(
      *
      * [consider]: kinds of plans; by default subnets, with them abstention where the goal leaves samples unanswered, and
      * asking the connected server where it may be sent inputs. Without subnets, the one in use is kept. [labels]: class
-     * indices, or null: then the server's answers stand in, or else the full model's. The old plan serves until the new
-     * one is ready. [uplink]: planned with instead of the measured one. [power]: of the device; without it energies are
+     * indices, or null: then the server's answers stand in, or else the full model's. [targets]: instead of labels, of
+     * models of other tasks, which adapt subnets to a budget. The old plan serves until the new one is ready. [uplink]: planned with instead of the measured one. [power]: of the device; without it energies are
      * unknown. [onProgress]: on a thread of the work; it may throw to give up, and the plan in use then stays.
      *
      * @throws InfeasibleBudgetError no plan keeps the goal; names the nearest. The plan in use stays.
@@ -207,16 +215,20 @@ public class AdaptiveModel private constructor(
         settings: AdaptationSettings = AdaptationSettings(),
         uplink: Uplink? = null,
         power: Power? = null,
+        targets: Targets? = null,
         onProgress: (AdaptationProgress) -> Unit = {},
     ): Found = synchronized(change) {
+        if (labels != null && targets != null) throw UsageError("both labels and targets are given", "give one of them")
         if (settings.fillPool && !goal.limitsLatency) {
             throw UsageError("live update keeps a latency, and the goal has none", "set Goal(latencyMs = …)")
         }
         val client = remote.client
-        val asks = if (client?.model?.privacy == Privacy.INPUTS) setOf(Kind.ASK) else emptySet()
+        val asked = client?.model?.privacy == Privacy.INPUTS && bundle.manifest.task.classifies
+        val asks = if (asked) setOf(Kind.ASK) else emptySet()
         val kinds = considered(consider, goal, asks)
         val profile = profileBlocking { onProgress(AdaptationProgress(AdaptationStage.PROFILE, it)) }
-        val wish = Wish(goal, kinds, plan, samples, labels, live.latency.subnets, client, uplink, power)
+        val wanted = targets ?: labels?.let(::ClassTargets)
+        val wish = Wish(goal, kinds, plan, samples, wanted, live.latency.subnets, client, uplink, power)
         val found = try {
             choose(wish, inUse.lendWorkspace(), profile, settings, onProgress = onProgress)
         } catch (error: InfeasibleBudgetError) {
@@ -228,7 +240,7 @@ public class AdaptiveModel private constructor(
             val keepsSubnet = found.pool.isEmpty() && found.plan.subnet == plan.subnet
             exchange(found.plan, if (keepsSubnet) live::closeNetwork else live::closePlans)
             state?.remember(found, Kind.SUBNETS in kinds)
-            live.remember(found, PrivateSamples(samples, labels, settings, profile)) { done, total, note ->
+            live.remember(found, PrivateSamples(samples, wanted, settings, profile)) { done, total, note ->
                 onProgress(AdaptationProgress(AdaptationStage.SEARCH, done.toDouble() / total, note))
             }
         }

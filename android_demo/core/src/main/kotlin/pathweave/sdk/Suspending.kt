@@ -19,6 +19,7 @@ import pathweave.sdk.supernet.Goal
 import pathweave.sdk.supernet.Kind
 import pathweave.sdk.supernet.Power
 import pathweave.sdk.supernet.Uplink
+import pathweave.sdk.tasks.Targets
 
 private suspend fun <T> away(work: CoroutineScope.() -> T): T = withContext(Dispatchers.Default, work)
 
@@ -35,10 +36,11 @@ public suspend fun AdaptiveModel.adapt(
     settings: AdaptationSettings = AdaptationSettings(),
     uplink: Uplink? = null,
     power: Power? = null,
+    targets: Targets? = null,
     onProgress: (AdaptationProgress) -> Unit = {},
 ): Found = away {
     val stopping = settings.copy(cancelled = { settings.cancelled() || !isActive })
-    adaptBlocking(samples, goal, consider, labels, take, stopping, uplink, power) {
+    adaptBlocking(samples, goal, consider, labels, take, stopping, uplink, power, targets) {
         ensureActive()
         onProgress(it)
     }

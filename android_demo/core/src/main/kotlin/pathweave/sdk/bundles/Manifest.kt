@@ -43,10 +43,34 @@ private const val BLOB_MAX_BYTES_STATED = 1L shl 31
 private const val GOLDEN_MAX_BATCH = 1024L
 private val MINOR = Regex("[0-9]{1,9}")
 private val BLOB_NAME = Regex("[0-9a-f]{64}")
+private const val CLASSIFICATION = "classification"
 internal val IDENTIFIER = Regex("[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
-/** What the model does and what its output means: logits [batch, classNames.size]. */
-public data class Task(val kind: String, val classNames: List<String>, val output: String = "logits")
+private val TASK_OUTPUTS = mapOf(
+    CLASSIFICATION to "logits",
+    "segmentation" to "logits",
+    "detection" to "cells",
+    "multilabel" to "logits",
+    "regression" to "values",
+    "embedding" to "vector",
+)
+private val MAP_TASKS = setOf("segmentation", "detection")
+private const val MAP_AXES = 3 // channels, rows, columns
+private const val BOX_SIDES = 4
+
+/**
+ * What the model does and what its output means.
+ *
+ * classification, `logits`: [batch, classes]. segmentation, `logits`: [batch, classes, height, width]. detection, `cells`:
+ * [batch, classes + 4, rows, columns]: logits of each class, then logarithms of the distances from the cell's centre to the
+ * left, top, right and bottom side of its box, in shares of the image. multilabel, `logits`: [batch, classes], of labels
+ * that are there above 0. regression, `values`: [batch, classes], of which [classNames] are the names. embedding,
+ * `vector`: [batch, values], without classes.
+ */
+public data class Task(val kind: String, val classNames: List<String>, val output: String = "logits") {
+    /** Whether one class is right for each sample, so that exits, deciders and adapting apply here. */
+    public val classifies: Boolean get() = kind == CLASSIFICATION
+}
 
 /** What all ONNX fragments of the bundle share. */
 public data class Onnx(val irVersion: Long, val opset: Long)
@@ -211,8 +235,17 @@ private fun checkInput(manifest: Manifest) {
 
 private fun checkOutput(manifest: Manifest) {
     val outputs = manifest.supernet().cutPoints.last().tensors.last().shape
-    val classes = manifest.task.classNames.size
-    if (outputs != listOf(classes)) throw ManifestError("the model answers $outputs values for $classes classes")
+    val (kind, names, output) = manifest.task
+    val channels = when {
+        kind == "detection" -> names.size + BOX_SIDES
+        kind == "embedding" && names.isEmpty() -> outputs.firstOrNull() ?: 0
+        else -> names.size
+    }
+    val axes = if (kind in MAP_TASKS) MAP_AXES else 1
+    if (outputs.size != axes || outputs[0] != channels) {
+        throw ManifestError("the model's output has shape $outputs for $kind of ${names.size} classes")
+    }
+    if (output != TASK_OUTPUTS[kind]) throw ManifestError("$kind cannot have $output as output")
 }
 
 private fun manifest(root: JsonPlace): Manifest {
@@ -252,9 +285,9 @@ private fun hybridPlan(place: JsonPlace): String? {
 private fun task(place: JsonPlace): Task {
     place.optional("class_ids")?.items().orEmpty().forEach { ids -> ids.texts().forEach(::checkText) }
     return Task(
-        kind = place["kind"].oneOf { it.takeIf { it == "classification" } },
+        kind = place["kind"].oneOf { kind -> kind.takeIf { it in TASK_OUTPUTS } },
         classNames = place["class_names"].texts(),
-        output = place.optional("output")?.oneOf { it.takeIf { it == "logits" } } ?: "logits",
+        output = place.optional("output")?.oneOf { output -> output.takeIf { it in TASK_OUTPUTS.values } } ?: "logits",
     )
 }
 

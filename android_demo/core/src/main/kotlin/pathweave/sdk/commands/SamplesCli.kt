@@ -1,13 +1,14 @@
 /**
- * What a bundle of texts, sounds or values answers here, as JSON: so that it can be compared with Python's answers.
+ * What a bundle answers here to images, texts, sounds or values, as JSON: so that it can be compared with Python's answers.
  *
  * ```
  * java -cp … pathweave.sdk.commands.SamplesCliKt BUNDLE SAMPLES STATE LATENCY_RATIO [SERVER MODEL]
  * ```
  *
- * SAMPLES: a JSON object with `texts`, `sounds` (lists of numbers) or `values` (lists of numbers, channels first), and
- * `labels`. Answers come from the full model at every input size, then from the plan that adapting finds within
- * LATENCY_RATIO of its latency. With SERVER and MODEL, all samples are asked about there as well.
+ * SAMPLES: a JSON object with `texts`, `sounds` (lists of numbers), `values` (lists of numbers, channels first) or `images`
+ * (lists of 8-bit pixels, of the model's own size), and, of classifiers, perhaps `labels`. Answers come from the full
+ * model at every input size, then from the plan that adapting finds within LATENCY_RATIO of its latency. With SERVER and
+ * MODEL, all samples are asked about there as well.
  */
 package pathweave.sdk.commands
 
@@ -25,6 +26,7 @@ import kotlinx.serialization.json.jsonPrimitive
 import pathweave.sdk.AdaptiveModel
 import pathweave.sdk.PathweaveError
 import pathweave.sdk.UsageError
+import pathweave.sdk.data.Image
 import pathweave.sdk.data.Inputs
 import pathweave.sdk.files.jsonOf
 import pathweave.sdk.files.parsed
@@ -63,14 +65,15 @@ private fun answers(model: AdaptiveModel, given: JsonObject, ratio: Double, serv
         model.use(Plan(if (size == null) supernet.original else supernet.anySizeOriginal.at(size)))
         (size?.toString() ?: "") to logits(answered(model, given))
     }
-    val labels = given.getValue("labels").jsonArray.map { it.jsonPrimitive.int }.toIntArray()
+    val labels = given["labels"]?.jsonArray?.map { it.jsonPrimitive.int }?.toIntArray()
     val found = model.adaptBlocking(inputs(model, given), Goal(latencyRatio = ratio), labels = labels)
     val adapted = answered(model, given)
     val asked = server.chunked(2).map { (url, name) -> "asked" to asked(model, given, url, name) }
     return jsonOf(
         "by_size" to JsonObject(bySize.toMap()),
         "plan" to JsonPrimitive(found.plan.subnet.toString()),
-        "adapted" to JsonArray(adapted.labels.map(::JsonPrimitive)),
+        "expected" to JsonPrimitive(found.expected.accuracy),
+        "adapted" to logits(adapted),
         *asked.toTypedArray(),
     )
 }
@@ -87,12 +90,14 @@ private fun asked(model: AdaptiveModel, given: JsonObject, url: String, name: St
 private fun answered(model: AdaptiveModel, given: JsonObject): Answer = when {
     "texts" in given -> model.answerTexts(texts(given))
     "sounds" in given -> model.answerSounds(rows(given, "sounds"))
+    "images" in given -> model(*images(model, given).toTypedArray())
     else -> model.answerValues(values(model, given))
 }
 
 private fun inputs(model: AdaptiveModel, given: JsonObject): Inputs = when {
     "texts" in given -> model.textInputs(texts(given))
     "sounds" in given -> model.soundInputs(rows(given, "sounds"))
+    "images" in given -> model.inputs(images(model, given))
     else -> model.valueInputs(values(model, given))
 }
 
@@ -102,13 +107,19 @@ private fun rows(given: JsonObject, name: String) = given.getValue(name).jsonArr
     row.jsonArray.map { it.jsonPrimitive.float }.toFloatArray()
 }
 
+private fun images(model: AdaptiveModel, given: JsonObject): List<Image> {
+    val pixels = rows(given, "images").flatMap { row -> row.map { it.toInt().toByte() } }.toByteArray()
+    return imagesOf(pixels, model.bundle.supernet.cutPoints[0].tensors[0].shape)
+}
+
 private fun values(model: AdaptiveModel, given: JsonObject): Tensor {
     val all = rows(given, "values")
     val shape = model.bundle.supernet.cutPoints[0].tensors[0].shape
     return Tensor.of(all.flatMap { it.toList() }.toFloatArray(), listOf(all.size) + shape)
 }
 
+/** Of each sample all values, flattened. */
 private fun logits(answer: Answer): JsonArray {
-    val (count, classes) = answer.output.shape
-    return JsonArray(List(count) { row -> JsonArray(List(classes) { JsonPrimitive(answer.output[row * classes + it]) }) })
+    val (count, size) = answer.output.batch to answer.output.size / answer.output.batch
+    return JsonArray(List(count) { row -> JsonArray(List(size) { JsonPrimitive(answer.output[row * size + it]) }) })
 }

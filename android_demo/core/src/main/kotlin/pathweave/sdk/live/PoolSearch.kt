@@ -11,13 +11,13 @@ import pathweave.sdk.PathweaveError
 import pathweave.sdk.SplitMix64
 import pathweave.sdk.UsageError
 import pathweave.sdk.data.Inputs
-import pathweave.sdk.data.searchPositions
 import pathweave.sdk.execution.Workspace
 import pathweave.sdk.policies.AdaptationSettings
 import pathweave.sdk.policies.Found
 import pathweave.sdk.policies.atBestHomes
 import pathweave.sdk.policies.atNamedHomes
 import pathweave.sdk.policies.makeEvaluator
+import pathweave.sdk.policies.searchPositions
 import pathweave.sdk.policies.withPrior
 import pathweave.sdk.search.BY_EDGES
 import pathweave.sdk.search.BY_EXPECTED_ACCURACY
@@ -38,6 +38,7 @@ import pathweave.sdk.supernet.Prior
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
 import pathweave.sdk.supernet.kCheapest
+import pathweave.sdk.tasks.Targets
 
 private const val LEAST_RUNG_S = 1.0
 private val SILENT = SearchProgress { _, _, _ -> }
@@ -45,19 +46,19 @@ private val SILENT = SearchProgress { _, _, _ -> }
 /**
  * Searches on the samples on which an adaptation with the same [settings] searches.
  *
- * [inputs] and [labels] [count] are the device's own, [prior] is that of the adaptation. Latencies are those of [named],
+ * [inputs] and [targets] are the device's own, [prior] is that of the adaptation. Latencies are those of [named],
  * and what is found names the home of each edge.
  */
 internal class PoolSearch(
     private val workspace: Workspace,
     private val named: CostModel,
     private val inputs: Inputs,
-    private val labels: IntArray,
+    private val targets: Targets,
     private val settings: AdaptationSettings,
     private val prior: Prior? = null,
 ) {
     private val costs = atBestHomes(workspace, named)
-    private val positions = searchPositions(labels, settings.holdoutShare, settings.seed).first
+    private val positions = searchPositions(targets, settings).first
 
     /**
      * Candidates all the way from the fastest subnet to the slowest, besides those near [budget] itself.
@@ -124,7 +125,7 @@ internal class PoolSearch(
         }
 
     private fun evaluator(): PrefixTreeEvaluator =
-        makeEvaluator(workspace, costs, settings, inputs, labels, positions).also { it.usePrior(prior) }
+        makeEvaluator(workspace, costs, settings, inputs, targets, positions).also { it.usePrior(prior) }
 }
 
 private const val JOIN_MS = 10_000L

@@ -14,12 +14,11 @@ import pathweave.sdk.NANOSECONDS_PER_MS
 import pathweave.sdk.SplitMix64
 import pathweave.sdk.TransferError
 import pathweave.sdk.UsageError
+import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.data.Inputs
 import pathweave.sdk.data.rawOf
-import pathweave.sdk.data.searchPositions
 import pathweave.sdk.execution.Workspace
 import pathweave.sdk.numerics.Tensor
-import pathweave.sdk.numerics.argmax
 import pathweave.sdk.numerics.median
 import pathweave.sdk.offload.AskClient
 import pathweave.sdk.offload.Privacy
@@ -46,7 +45,6 @@ import pathweave.sdk.search.fastestWithin
 import pathweave.sdk.search.findSubnets
 import pathweave.sdk.search.largestFirst
 import pathweave.sdk.search.makeStrategy
-import pathweave.sdk.search.marginScale
 import pathweave.sdk.search.rungsNear
 import pathweave.sdk.search.smallestSubnet
 import pathweave.sdk.supernet.Budget
@@ -64,6 +62,10 @@ import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
 import pathweave.sdk.supernet.Uplink
+import pathweave.sdk.tasks.ClassTargets
+import pathweave.sdk.tasks.Targets
+import pathweave.sdk.tasks.answerTask
+import pathweave.sdk.tasks.marginScale
 import pathweave.sdk.transports.HttpTransport
 
 private const val PREPARED = 5 // images that preparing is timed on
@@ -81,7 +83,7 @@ private val MAY_BE_FASTER = setOf(Kind.EXITS, Kind.ASK) // than every subnet alo
 private val PYTHONS = setOf(Kind.SPLIT, Kind.HYBRID)
 
 /**
- * What is wanted, and on what: [kinds] of plans, rivals of [inUse] on [inputs] with [labels] [count], or null.
+ * What is wanted, and on what: [kinds] of plans, rivals of [inUse] on [inputs] with [targets], or null.
  *
  * [known]: subnets of an earlier choice; [client]: of the connected server, if any; [uplink]: instead of the measured
  * one; [power]: of the device.
@@ -91,7 +93,7 @@ internal class Wish(
     val kinds: Set<Kind>,
     val inUse: Plan,
     val inputs: Inputs,
-    val labels: IntArray?,
+    val targets: Targets?,
     val known: List<Subnet> = emptyList(),
     val client: AskClient? = null,
     val uplink: Uplink? = null,
@@ -119,13 +121,19 @@ internal fun choose(
     measure: Measure? = null,
     onProgress: (AdaptationProgress) -> Unit = {},
 ): Found {
-    requireMeans(wish, workspace.bundle.supernet)
+    requireMeans(wish, workspace.bundle)
     if (wish.inputs.count == 0) throw InputError("there are no samples to adapt on")
     return Choosing(wish, workspace, profile, settings, measure, onProgress).choose()
 }
 
-private fun requireMeans(wish: Wish, supernet: Supernet) {
+private fun requireMeans(wish: Wish, bundle: Bundle) {
+    val (supernet, task) = bundle.supernet to bundle.manifest.task
+    val others = wish.kinds - Kind.SUBNETS
     val (missing, hint) = when {
+        !task.classifies && others.isNotEmpty() ->
+            "${others.first()} needs a classifier; this model is for ${task.kind}" to "leave consider out, or give SUBNETS alone"
+        !task.classifies && !wish.goal.isBudget ->
+            "a model for ${task.kind} adapts to a budget" to "give limits alone: Goal(latencyMs = …), latencyRatio, memoryMb"
         wish.goal.certainty != null -> "a certainty is promised by Python's planner only" to "leave it out"
         wish.kinds.any { it in PYTHONS } -> "splits and hybrids are planned by Python" to "take its plan with use"
         Kind.EXITS in wish.kinds && supernet.exits.isEmpty() -> "there are no exits here" to "hold some with exits.hold"
@@ -155,10 +163,12 @@ private class Choosing(
     private val searches = Kind.SUBNETS in wish.kinds
     private var prior = wish.inUse.prior
     private val remote = if (Kind.ASK in wish.kinds) asked(checkNotNull(wish.client)) else null
-    private val labels = (wish.labels ?: remote?.let { argmax(it.logits) } ?: standIns()).also(::checkLabels)
+    private val task = answerTask(workspace.bundle.manifest.task)
+    private val targets = (wish.targets ?: remote?.let { task.standIn(it.logits) } ?: standIns())
+        .also { task.check(it, inputs.count) }
     private val split = // of the samples: those that choose, and those that judge
-        if (searches || labels.size >= FEW_SAMPLES) searchPositions(labels, settings.holdoutShare, settings.seed)
-        else labels.indices.toList() to emptyList()
+        if (searches || targets.count >= FEW_SAMPLES) searchPositions(targets, settings)
+        else (0 until targets.count).toList() to emptyList()
     private var goal = wish.goal
     private lateinit var confirmation: Confirmation
     private var searched: SearchResult? = null
@@ -180,22 +190,14 @@ private class Choosing(
 
     // 1. gather
 
-    private fun standIns(): IntArray {
+    private fun standIns(): Targets {
         if (!searches) {
             val answering = Answering(workspace.copy(prior = prior), costs)
-            return answering.answer(wish.inUse.subnet, inputs, null, useExits = false, settings.batch).labels
+            return ClassTargets(answering.answer(wish.inUse.subnet, inputs, null, useExits = false, settings.batch).labels)
         }
-        val (found, mix) = standInLabels(workspace, inputs, settings.batch, settings.usePrior)
+        val (found, mix) = standIns(workspace, inputs, settings.batch, settings.usePrior)
         prior = mix
         return found
-    }
-
-    private fun checkLabels(labels: IntArray) {
-        if (labels.size != inputs.count) throw InputError("there are ${inputs.count} samples and ${labels.size} labels")
-        val classes = workspace.bundle.manifest.task.classNames.size
-        if (labels.min() < 0 || labels.max() >= classes) {
-            throw InputError("labels must lie between 0 and ${classes - 1}, got ${labels.min()} to ${labels.max()}")
-        }
     }
 
     /** The server's answers to all samples, and the way to it; null with a note if it does not answer. */
@@ -233,8 +235,8 @@ private class Choosing(
     )
 
     /** The mix of classes, and the pool of subnets on the samples that choose. */
-    private fun searchSubnets() = makeEvaluator(workspace, searching, settings, inputs, labels, split.first).use { evaluator ->
-        if (settings.usePrior && wish.labels != null) {
+    private fun searchSubnets() = makeEvaluator(workspace, searching, settings, inputs, targets, split.first).use { evaluator ->
+        if (settings.usePrior && wish.targets != null && task.classifies) {
             prior = evaluator.fullModelLogits().let { (logits, known) -> findPrior(logits, known) }
             evaluator.release() // rungs are loaded next, alone under the cap
         }
@@ -302,7 +304,7 @@ private class Choosing(
     /** Accuracies on held-back samples; null without any. */
     private fun judged(subnets: List<Subnet>): List<Double?> {
         if (split.second.isEmpty()) return subnets.map { null }
-        return makeEvaluator(workspace, costs, settings, inputs, labels, split.second).use { evaluator ->
+        return makeEvaluator(workspace, costs, settings, inputs, targets, split.second).use { evaluator ->
             evaluator.usePrior(prior)
             evaluator.accuracies(subnets)
         }
@@ -316,7 +318,7 @@ private class Choosing(
         val subnets = affordable(shortlist())
         val answers = subnets.mapIndexed { number, subnet ->
             val useExits = Kind.EXITS in wish.kinds && areTimed(subnet)
-            answering.answer(subnet, inputs, labels, useExits, settings.batch)
+            answering.answer(subnet, inputs, (targets as ClassTargets).classes, useExits, settings.batch)
                 .also { report(AdaptationStage.JUDGE, (number + 1.0) / subnets.size) }
         }
         val servers = remote?.under(prior)

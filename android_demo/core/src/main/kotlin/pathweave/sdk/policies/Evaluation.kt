@@ -8,6 +8,7 @@ import kotlin.math.sqrt
 import pathweave.sdk.UsageError
 import pathweave.sdk.data.Inputs
 import pathweave.sdk.data.SomeInputs
+import pathweave.sdk.data.searchPositions
 import pathweave.sdk.execution.LoadedSegments
 import pathweave.sdk.execution.PagedEdges
 import pathweave.sdk.execution.PlanSegment
@@ -15,14 +16,13 @@ import pathweave.sdk.execution.Workspace
 import pathweave.sdk.execution.corrected
 import pathweave.sdk.execution.eachEdge
 import pathweave.sdk.execution.largestBatch
-import pathweave.sdk.numerics.argmax
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.policies.planning.PlanFront
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.search.Candidate
 import pathweave.sdk.search.DEFAULT_STRATEGY
 import pathweave.sdk.search.PrefixTreeEvaluator
 import pathweave.sdk.search.Stopped
-import pathweave.sdk.search.rows
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.Goal
@@ -31,6 +31,10 @@ import pathweave.sdk.supernet.PlanCost
 import pathweave.sdk.supernet.Prior
 import pathweave.sdk.supernet.Supernet
 import pathweave.sdk.supernet.nbytes
+import pathweave.sdk.tasks.ClassTargets
+import pathweave.sdk.tasks.Targets
+import pathweave.sdk.tasks.answerTask
+import pathweave.sdk.tasks.flattened
 
 private const val SEARCH_S = 20.0
 private const val MOST_WORKERS = 4 // each needs working memory, and an app wants cores too
@@ -69,7 +73,7 @@ public data class AdaptationSettings(
 }
 
 /**
- * Evaluates subnets on the samples of [inputs] with [labels] at [positions].
+ * Evaluates subnets on the samples of [inputs] with [targets] at [positions].
  *
  * Batches are small where features are large. Under a memory cap, edges leave memory for others, features get at most
  * half of what the largest edge leaves, batches are as large as then fits, and one is evaluated at a time.
@@ -79,7 +83,7 @@ internal fun makeEvaluator(
     costModel: CostModel,
     settings: AdaptationSettings,
     inputs: Inputs,
-    labels: IntArray,
+    targets: Targets,
     positions: List<Int>,
 ): PrefixTreeEvaluator {
     val (bundle, runtime, capBytes) = workspace
@@ -91,9 +95,10 @@ internal fun makeEvaluator(
         batch = largestBatch(bundle, eachEdge(bundle), roomBytes, wanted = batch)
         load = PagedEdges(bundle, runtime, roomBytes, batch)::load
     }
-    val (some, chosen) = SomeInputs(inputs, positions) to IntArray(positions.size) { labels[positions[it]] }
+    val (some, chosen) = SomeInputs(inputs, positions) to targets.at(positions)
     val workers = if (capBytes != null) 1 else settings.workers ?: minOf(runtime.concurrency, MOST_WORKERS)
-    return PrefixTreeEvaluator(bundle.supernet, load, some, chosen, costModel, batch, cacheBytes, workers)
+    val task = answerTask(bundle.manifest.task)
+    return PrefixTreeEvaluator(bundle.supernet, load, some, chosen, costModel, batch, cacheBytes, workers, task)
 }
 
 /** The settings' batch, or half as many samples again and again until the tensors at a block's ends fit. */
@@ -105,24 +110,37 @@ internal fun batchWithin(supernet: Supernet, settings: AdaptationSettings): Int 
     return generateSequence(settings.batch) { it / 2 }.first { it <= 1 || it * largestBytes <= settings.batchBytes }
 }
 
-/** The full model's answers to [inputs], in place of labels, and the prior that corrected them, if any. */
-internal fun standInLabels(
+/**
+ * Positions of samples to search on, in random order, and to hold back; of each class alike.
+ *
+ * @throws UsageError the share to hold back does not lie between 0 and 1.
+ */
+internal fun searchPositions(targets: Targets, settings: AdaptationSettings): Pair<List<Int>, List<Int>> {
+    val alike = (targets as? ClassTargets)?.classes ?: IntArray(targets.count)
+    return searchPositions(alike, settings.holdoutShare, settings.seed)
+}
+
+/** The full model's answers to [inputs], in place of targets, and the prior that corrected them, if any. */
+internal fun standIns(
     workspace: Workspace,
     inputs: Inputs,
     batch: Int,
     usePrior: Boolean,
-): Pair<IntArray, Prior?> {
+): Pair<Targets, Prior?> {
+    val manifest = workspace.bundle.manifest
+    val task = answerTask(manifest.task)
     val whole = listOf(PlanSegment(workspace.bundle.supernet.original.edges, null))
     val fitting = workspace.largestBatch(whole, wanted = batch)
-    val logits = LoadedSegments(workspace, whole, batch = fitting).use { loaded ->
+    val answers = LoadedSegments(workspace, whole, batch = fitting).use { loaded ->
         val stretch = checkNotNull(loaded.stretches[0])
-        (0 until inputs.count).chunked(fitting).flatMap { positions ->
-            rows(stretch.run(listOf(inputs.take(positions, null))).last())
-        }
+        Tensor.joined(
+            (0 until inputs.count).chunked(fitting).map { stretch.run(listOf(inputs.take(it, null))).last() },
+        )
     }
-    val certainty = workspace.bundle.manifest.certainty
-    val prior = if (usePrior) findPrior(logits, null, certainty?.temperature, certainty?.accuracy ?: 0.0) else null
-    return corrected(logits, prior).map(::argmax).toIntArray() to prior
+    if (!usePrior || !task.classifies) return task.standIn(answers) to null
+    val certainty = manifest.certainty
+    val prior = findPrior(flattened(answers), null, certainty?.temperature, certainty?.accuracy ?: 0.0)
+    return task.standIn(corrected(answers, prior)) to prior
 }
 
 /**

@@ -8,10 +8,8 @@
  */
 package pathweave.sdk.search
 
-import kotlin.math.PI
 import kotlin.math.exp
 import kotlin.math.ln
-import kotlin.math.pow
 import kotlin.math.sqrt
 import pathweave.sdk.SplitMix64
 import pathweave.sdk.numerics.cholesky
@@ -19,13 +17,13 @@ import pathweave.sdk.numerics.dot
 import pathweave.sdk.numerics.median
 import pathweave.sdk.numerics.normal
 import pathweave.sdk.numerics.normals
-import pathweave.sdk.numerics.percentile
 import pathweave.sdk.numerics.solveLower
 import pathweave.sdk.numerics.solveTransposed
 import pathweave.sdk.supernet.BlockKind
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
+import pathweave.sdk.tasks.byMargin
 
 private const val CONSTANT_MEAN = 2.5 // log odds of a typical deployed model
 private const val CONSTANT_SPREAD = 1.5
@@ -41,11 +39,6 @@ private const val LEAST_RENDITION_ERROR = 0.002 // the same for a rendition
 private val OWN_SPREADS = listOf(1.0, 3.0) // grid: prior log-odds deviation of blocks and renditions, per unit of error
 private val JOINT_SPREADS = listOf(0.05, 0.1, 0.2, 0.4) // grid: prior log-odds deviation of the interaction
 private const val JITTER = 1e-9 // added to a covariance's diagonal for numerical stability
-private const val AZZALINI = 1.3 // width of a kernel for a distribution function, in deviations, times samples^(-1/3)
-private const val QUARTILES = 1.349 // of a normal distribution: distance of its quartiles in deviations
-private val LOGISTIC = sqrt(3.0) / PI // scale of a logistic distribution of deviation 1
-private const val STEEPEST = 30.0 // of a logistic function's argument: beyond, it is 0 or 1
-private const val LEAST_SCALE = 1.1754943508222875e-38 // the least normal float
 private const val LEAST_NOISE = 0.1 // of the sampling variance
 private const val FEW = 8 // with fewer observations the hyperparameters stay at their defaults
 
@@ -256,34 +249,13 @@ internal class Belief(
 internal fun logOdds(correct: Double, samples: Int): Double = ln((correct + 0.5) / (samples - correct + 0.5))
 
 /**
- * Chance of a correct answer to a sample like each of [samples]: [subnets, samples].
+ * Chance of a correct answer to a sample like each of [samples]: [subnets, samples], or its expected score.
  *
- * A logistic function of the margin. Its mean is a kernel estimate of the chance that the margin is above 0, which
- * varies less from one set of samples to the next than the share of correct answers. All subnets have one width:
- * `1.3 σ n^(-1/3)` (Azzalini 1981), with σ of the full model's margins and n of all samples. The subnets have been
- * evaluated on [samples].
+ * A logistic function of the margin; see [pathweave.sdk.tasks.marginScale]. The subnets have been evaluated on [samples].
  */
 internal fun smoothed(evaluator: Evaluator, subnets: List<Subnet>, samples: IntRange): List<DoubleArray> {
-    val scale = marginScale(evaluator.fullModelMargins(), evaluator.sampleCount)
+    val scale = evaluator.marginScale()
     return evaluator.margins(subnets, samples).map { byMargin(it, scale) }
-}
-
-/** Scale of the logistic function by which answers to [count] samples count (see [smoothed]). */
-internal fun marginScale(fullModelMargins: DoubleArray, count: Int): Double {
-    val width = AZZALINI * deviation(fullModelMargins) * count.toDouble().pow(-1.0 / 3)
-    return maxOf(LOGISTIC * width, LEAST_SCALE)
-}
-
-/** Chance of a correct answer to a sample like those with these [margins]. */
-internal fun byMargin(margins: DoubleArray, scale: Double): DoubleArray =
-    DoubleArray(margins.size) { 1 / (1 + exp(-(margins[it] / scale).coerceIn(-STEEPEST, STEEPEST))) }
-
-/** The standard deviation, or by the quartiles where these are nearer: a robust measure of spread. */
-private fun deviation(values: DoubleArray): Double {
-    val mean = values.average()
-    val deviation = sqrt(values.sumOf { (it - mean) * (it - mean) } / values.size)
-    val sorted = values.sorted()
-    return minOf(deviation, (percentile(sorted, 0.75) - percentile(sorted, 0.25)) / QUARTILES)
 }
 
 /**

@@ -71,7 +71,7 @@ private fun neverFalling(values: List<Double>): List<Double> {
  * shrunk, and do not affect the others.
  */
 public fun expectedAccuracies(evaluator: Evaluator, subnets: List<Subnet>, samples: IntRange): DoubleArray {
-    val measured = evaluator.correct(subnets, samples).map { row -> row.count { it }.toDouble() / row.size }
+    val measured = evaluator.scores(subnets, samples).map { row -> total(row) / row.size }
     val chances = smoothed(evaluator, subnets, samples)
     val counted = chances.map { logOdds(it.sum(), it.size) }
     val near = counted.indices.filter { counted[it] >= counted.max() - COMPARABLE }

@@ -118,18 +118,17 @@ private fun raced(run: SearchRun, race: Race, rungs: List<Subnet>, fitting: Set<
 /**
  * [rungs] without those that are surely less accurate than another rung that fits, on the same samples.
  *
- * Surely: by three standard errors of the difference, which counts the samples that one of the two answers correctly.
+ * Surely: by three standard errors of the difference, which sums the squared differences of the samples' scores.
  */
 private fun inTheRace(run: SearchRun, rungs: List<Subnet>, fitting: Set<Subnet>): List<Subnet> {
     val evaluator = run.problem.evaluator
     val samples = 0 until rungs.minOf { run.started[it] ?: evaluator.sampleCount }
     val rivals = (run.pool.keys + rungs).filter { it in fitting }
     if (rivals.isEmpty()) return rungs
-    val best = evaluator.correct(rivals, samples).maxBy { row -> row.count { it } }
-    return rungs.zip(evaluator.correct(rungs, samples)).filter { (_, row) ->
-        val behind = best.count { it } - row.count { it }
-        val differing = row.indices.count { row[it] != best[it] }
-        behind <= SURELY * sqrt(differing.toDouble())
+    val best = evaluator.scores(rivals, samples).maxBy(::total)
+    return rungs.zip(evaluator.scores(rungs, samples)).filter { (_, row) ->
+        val squares = row.indices.sumOf { at -> (row[at].toDouble() - best[at]).let { it * it } }
+        total(best) - total(row) <= SURELY * sqrt(squares)
     }.map { it.first }
 }
 

@@ -11,7 +11,6 @@ import pathweave.sdk.UsageError
 import pathweave.sdk.data.Inputs
 import pathweave.sdk.execution.corrected
 import pathweave.sdk.numerics.Tensor
-import pathweave.sdk.numerics.argmax
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Edge
@@ -20,6 +19,12 @@ import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
 import pathweave.sdk.supernet.nbytes
+import pathweave.sdk.tasks.Accuracy
+import pathweave.sdk.tasks.AnswerTask
+import pathweave.sdk.tasks.ClassTargets
+import pathweave.sdk.tasks.Targets
+import pathweave.sdk.tasks.flattened
+import pathweave.sdk.tasks.margin
 
 private const val PARENTS = 64 // at most this many of the best subnets are expected to have children in the next group
 
@@ -31,9 +36,8 @@ private const val PARENTS = 64 // at most this many of the best subnets are expe
  * so that results are bit-identical. Results are kept. Not for several threads: [workers] batches at a time are evaluated
  * in threads of its own, with equal results. [close] frees all.
  *
- * [labels]: [count] class indices. The output of the last cut point is [batch, classes]. At most [cacheBytes] of
- * features outlive the edge run that makes or reads them. [load]: makes one edge ready to run at every input size; one
- * session serves all.
+ * [targets] are those of [task], by default of classification. At most [cacheBytes] of features outlive the edge run that
+ * makes or reads them. [load]: makes one edge ready to run at every input size; one session serves all.
  *
  * @throws DataError there are no samples.
  * @throws InputError inputs and labels differ in number.
@@ -43,21 +47,22 @@ public class PrefixTreeEvaluator(
     private val supernet: Supernet,
     load: (Edge) -> LoadedStretch,
     private val inputs: Inputs,
-    labels: IntArray,
+    targets: Targets,
     private val costModel: CostModel,
     override val batch: Int = 64,
     private val cacheBytes: Long = 64_000_000,
     workers: Int = 1,
+    private val task: AnswerTask = Accuracy(supernet.cutPoints.last().tensors.last().shape.last()),
 ) : Evaluator, Closeable {
     private val sessions = Sessions(load)
     private val cache = FeatureCache(cacheBytes)
     private val answers = LinkedHashMap<Subnet, Answers>()
-    private val references: MutableMap<Int, List<FloatArray>> = ConcurrentHashMap() // by batch: logits of the full model, without a prior
+    private val references: MutableMap<Int, Reference> = ConcurrentHashMap() // by batch: of the full model, without a prior
     private val touched = HashSet<Int>() // batches on which at least one subnet was evaluated
     private var prior: Prior? = null
     private var worth: Map<Prefix, Double> = emptyMap()
-    private var labels = labels.toList()
-    private var order = labels.indices.toList()
+    private var targets = targets
+    private var order = (0 until targets.count).toList()
 
     /** One edge on one batch, over all calls. */
     public var edgeRuns: Int = 0
@@ -70,24 +75,24 @@ public class PrefixTreeEvaluator(
     /** Peak size of the feature cache. */
     public val peakCachedBytes: Long get() = cache.peakBytes
 
-    override val sampleCount: Int get() = labels.size
+    override val sampleCount: Int get() = targets.count
     private val batches: IntRange get() = 0..(sampleCount - 1) / batch
 
     init {
-        if (inputs.count != labels.size) {
-            throw InputError("there are ${inputs.count} samples and ${labels.size} labels")
+        if (inputs.count != targets.count) {
+            throw InputError("there are ${inputs.count} samples and ${targets.count} labels")
         }
-        if (labels.isEmpty()) throw DataError("there are no samples to evaluate subnets on")
+        if (targets.count == 0) throw DataError("there are no samples to evaluate subnets on")
         if (batch < 1 || cacheBytes < 0) throw UsageError("batch must be at least 1 and cacheBytes at least 0")
         if (workers < 1) throw UsageError("workers must be at least 1")
     }
 
     private val workers = Workers(workers)
 
-    /** Logits of the full model by sample, without a prior, and the labels in the same order. Throws as [correct]. */
+    /** Of a classifier, the full model's logits by sample, without a prior, and the labels in order. Throws as [scores]. */
     public fun fullModelLogits(): Pair<List<FloatArray>, IntArray> {
         workers.each(batches, { false }, ::referTo)
-        return batches.flatMap { references.getValue(it) } to labels.toIntArray()
+        return batches.flatMap { references.getValue(it).logits } to (targets as ClassTargets).classes
     }
 
     /**
@@ -103,12 +108,12 @@ public class PrefixTreeEvaluator(
     override fun orderByMargin(shouldStop: () -> Boolean) {
         if (answers.isNotEmpty()) return
         workers.each(batches, shouldStop, ::referTo)
-        val logits = batches.flatMap { references.getValue(it) }
         val margins = fullModelMargins()
         val sorted = margins.indices.sortedBy { abs(margins[it]) }
-        for (number in batches) references[number] = samplesOf(number).map { logits[sorted[it]] }
+        val all = Reference.joined(batches.map(references::getValue))
+        for (number in batches) references[number] = all.at(samplesOf(number).map(sorted::get))
         order = sorted.map(order::get)
-        labels = sorted.map(labels::get)
+        targets = targets.at(sorted)
     }
 
     /**
@@ -119,11 +124,11 @@ public class PrefixTreeEvaluator(
      * @throws ClosedError the evaluator was closed.
      * @throws EvaluationStopped [shouldStop] returned true.
      */
-    override fun correct(subnets: List<Subnet>, samples: IntRange, shouldStop: () -> Boolean): List<BooleanArray> {
+    override fun scores(subnets: List<Subnet>, samples: IntRange, shouldStop: () -> Boolean): List<FloatArray> {
         for (subnet in subnets) if (subnet !in answers) supernet.check(subnet)
         for (subnet in subnets) answers.getOrPut(subnet) { Answers(sampleCount) }
         if (!samples.isEmpty()) evaluate(subnets.distinct(), samples.first / batch..samples.last / batch, shouldStop)
-        return subnets.map { answers.getValue(it).correct.sliceArray(samples) }
+        return subnets.map { answers.getValue(it).scores.sliceArray(samples) }
     }
 
     override fun margins(subnets: List<Subnet>, samples: IntRange): List<DoubleArray> = subnets.map { subnet ->
@@ -139,10 +144,14 @@ public class PrefixTreeEvaluator(
     /** The full model runs once per batch; [edgeRuns] does not count it. */
     override fun fullModelMargins(): DoubleArray {
         val evaluated = references.keys.sorted()
-        val logits = corrected(evaluated.flatMap { references.getValue(it) }, prior)
-        val own = evaluated.flatMap { number -> samplesOf(number).map(labels::get) }
+        val all = Reference.joined(evaluated.map(references::getValue))
+        if (!task.classifies) return DoubleArray(all.margins.size) { all.margins[it].toDouble() }
+        val logits = corrected(all.logits, prior)
+        val own = evaluated.flatMap { samplesOf(it) }.map((targets as ClassTargets).classes::get)
         return DoubleArray(logits.size) { margin(logits[it], own[it]).toDouble() }
     }
+
+    override fun marginScale(): Double = task.marginScale(fullModelMargins(), sampleCount)
 
     /** Free all sessions and features; they are loaded again on demand. Results are kept. */
     public fun release() {
@@ -193,7 +202,7 @@ public class PrefixTreeEvaluator(
     private fun visit(node: PrefixNode, above: List<Tensor>, number: Int) {
         val features = run(node, above, number)
         if (node.children.isEmpty()) {
-            answers.getValue(Subnet(node.prefix)).add(rows(features.last()), number)
+            answers.getValue(Subnet(node.prefix)).add(features.last(), number)
             return
         }
         val key = FeatureKey(number, node.prefix)
@@ -209,22 +218,31 @@ public class PrefixTreeEvaluator(
         for (child in node.children) visit(child.behind(node.stretch + child.stretch), above, number)
     }
 
-    private fun Answers.add(logits: List<FloatArray>, number: Int) {
-        val (reference, own) = references.getValue(number) to corrected(logits, prior)
+    private fun Answers.add(output: Tensor, number: Int) {
+        val own = corrected(output, prior)
+        val wanted = targets.at(samplesOf(number).toList())
+        val (ownScores, ownMargins) = task.scores(own, wanted) to task.margins(own, wanted)
+        val compared = task.compared(output) // a prior adds the same to both
+        val reference = references.getValue(number).compared
         for ((at, sample) in samplesOf(number).withIndex()) {
-            correct[sample] = argmax(own[at]) == labels[sample]
-            margins[sample] = margin(own[at], labels[sample])
-            // the prior adds the same to both
-            distances[sample] = meanSquare(centred(logits[at]), centred(reference[at]))
+            scores[sample] = ownScores[at]
+            margins[sample] = ownMargins[at]
+            distances[sample] = meanSquare(compared[at], reference[at])
         }
     }
 
-    /** Run the full model on a batch unless its logits are stored. */
+    /** Run the full model on a batch unless what counts of its answers is stored. */
     private fun referTo(number: Int) {
         if (number in references) return
         val prepared = listOf(inputsOf(number, null))
         val features = supernet.original.edges.fold(prepared) { above, edge -> sessions[edge].run(above) }
-        references[number] = rows(features.last())
+        val output = features.last()
+        references[number] = if (task.classifies) {
+            Reference(flattened(output), task.compared(output), FloatArray(output.batch))
+        } else {
+            val margins = task.margins(output, targets.at(samplesOf(number).toList()))
+            Reference(List(output.batch) { NOTHING }, task.compared(output), margins)
+        }
     }
 
     /** The features at [node], computed from its longest cached prefix. */
@@ -259,7 +277,7 @@ public class PrefixTreeEvaluator(
     /** As many expected children as [group] has, spread equally over it and the better half of evaluated subnets. */
     private fun expectedChildren(group: List<Subnet>): Map<Subnet, Double> {
         val evaluated = answers.filterValues { it.batches.isNotEmpty() }.mapValues { (_, own) ->
-            own.correct.count { it }.toDouble() / own.batches.sumOf { samplesOf(it).count() }
+            total(own.scores) / own.batches.sumOf { samplesOf(it).count() }
         }
         val best = evaluated.keys.sortedByDescending { evaluated.getValue(it) }
         val parents = (best.take(minOf(PARENTS, (best.size + 1) / 2)) + group).distinct()
@@ -267,28 +285,28 @@ public class PrefixTreeEvaluator(
     }
 }
 
-/**
- * A subnet's results: the evaluated batches, and per sample correctness, margin and distance.
- *
- * [distances]: mean squared difference of centred logits from the full model's.
- */
+private val NOTHING = FloatArray(0)
+
+/** Of the full model's answers by sample: logits of a classifier, what is compared, margins of other tasks. */
+private class Reference(val logits: List<FloatArray>, val compared: List<FloatArray>, val margins: FloatArray) {
+    fun at(positions: List<Int>) =
+        Reference(positions.map(logits::get), positions.map(compared::get), positions.map(margins::get).toFloatArray())
+
+    companion object {
+        fun joined(parts: List<Reference>) = Reference(
+            parts.flatMap { it.logits },
+            parts.flatMap { it.compared },
+            parts.flatMap { it.margins.asList() }.toFloatArray(),
+        )
+    }
+}
+
+/** A subnet's results: the evaluated batches, and per sample score, margin and distance from the full model. */
 private class Answers(sampleCount: Int) {
-    val correct = BooleanArray(sampleCount)
+    val scores = FloatArray(sampleCount)
     val margins = FloatArray(sampleCount)
     val distances = DoubleArray(sampleCount)
     val batches = HashSet<Int>()
-}
-
-/** The samples of logits [batch, classes]. */
-internal fun rows(logits: Tensor): List<FloatArray> {
-    val (values, classes) = logits.floats() to logits.size / logits.batch
-    return List(logits.batch) { values.copyOfRange(it * classes, (it + 1) * classes) }
-}
-
-/** Logits shifted to a mean of 0, which leaves the probabilities unchanged. */
-private fun centred(logits: FloatArray): FloatArray {
-    val mean = (logits.sumOf { it.toDouble() } / logits.size).toFloat()
-    return FloatArray(logits.size) { logits[it] - mean }
 }
 
 private fun meanSquare(one: FloatArray, other: FloatArray): Double {
@@ -298,14 +316,6 @@ private fun meanSquare(one: FloatArray, other: FloatArray): Double {
         sum += difference * difference
     }
     return sum / one.size
-}
-
-/** The logit of [label] minus the largest of the others; the lowest number where that is no number. */
-internal fun margin(logits: FloatArray, label: Int): Float {
-    var other = Float.NEGATIVE_INFINITY
-    for (at in logits.indices) if (at != label && !(logits[at] <= other)) other = logits[at]
-    val margin = logits[label] - other
-    return if (margin.isNaN()) -Float.MAX_VALUE else margin.coerceIn(-Float.MAX_VALUE, Float.MAX_VALUE)
 }
 
 /** Loaded edges, each made ready when it is first asked for. */

@@ -11,6 +11,7 @@ import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
+import pathweave.sdk.tasks.marginScale
 
 /** Why a search ended. [text] is how results and logs write it. */
 public enum class Stopped(public val text: String) {
@@ -56,9 +57,9 @@ public interface Evaluator {
     /** Samples per batch, the smallest unit of evaluation. */
     public val batch: Int
 
-    /** The accuracy of each subnet on all samples, 0 to 1, in the order of [subnets]. */
+    /** The mean score of each subnet on all samples, 0 to 1, in the order of [subnets]. */
     public fun accuracies(subnets: List<Subnet>, shouldStop: () -> Boolean = { false }): List<Double> =
-        correct(subnets, 0 until sampleCount, shouldStop).map { row -> row.count { it }.toDouble() / sampleCount }
+        scores(subnets, 0 until sampleCount, shouldStop).map { row -> total(row) / sampleCount }
 
     /**
      * Sort the samples by the full model's margin, smallest first, unless some were evaluated already.
@@ -67,30 +68,36 @@ public interface Evaluator {
      */
     public fun orderByMargin(shouldStop: () -> Boolean = { false })
 
-    /** Whether each subnet classifies each sample correctly: [subnets, samples]. */
-    public fun correct(
+    /** The score of each subnet on each sample, 0 to 1: [subnets, samples]. Of classes 1 for the right one, else 0. */
+    public fun scores(
         subnets: List<Subnet>,
         samples: IntRange,
         shouldStop: () -> Boolean = { false },
-    ): List<BooleanArray>
+    ): List<FloatArray>
 
     /**
-     * Margins of subnets evaluated on [samples]: [subnets, samples]; an answer is correct where it is above 0.
+     * Margins of subnets evaluated on [samples]: [subnets, samples]; an answer is more right than wrong above 0.
      *
-     * The logit of the label minus the largest of the others.
+     * Of classes the logit of the label minus the largest of the others.
      */
     public fun margins(subnets: List<Subnet>, samples: IntRange): List<DoubleArray>
 
     /**
      * Distance from the full model, of subnets evaluated on [samples]: [subnets], at least 0.
      *
-     * Mean squared difference of logits, each sample's centred to a mean of 0.
+     * Mean squared difference of what the task compares: of classes logits, each sample's centred to a mean of 0.
      */
     public fun distances(subnets: List<Subnet>, samples: IntRange): DoubleArray
 
     /** The full model's margins: [samples], of those ordered or evaluated so far. */
     public fun fullModelMargins(): DoubleArray
+
+    /** The scale on which margins become scores. */
+    public fun marginScale(): Double = marginScale(fullModelMargins(), sampleCount)
 }
+
+/** The sum of [scores], in doubles. */
+internal fun total(scores: FloatArray): Double = scores.sumOf { it.toDouble() }
 
 /** Where a search reports: generations done of those planned, and what it has found. */
 public fun interface SearchProgress {

@@ -38,7 +38,7 @@ internal class Race(private val run: SearchRun, shares: List<Double>) {
                 if (!run.evaluate(group)) return false
                 continue
             }
-            if (!unlessStopped { evaluator.correct(group, 0 until stage, run::checkStop) }) return false
+            if (!unlessStopped { evaluator.scores(group, 0 until stage, run::checkStop) }) return false
             for (subnet in group) run.started[subnet] = stage
         }
         return true

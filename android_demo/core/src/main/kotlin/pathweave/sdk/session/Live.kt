@@ -38,7 +38,7 @@ import pathweave.sdk.policies.exits.planWithin
 import pathweave.sdk.policies.exits.wholePlanBytes
 import pathweave.sdk.policies.planning.Choice
 import pathweave.sdk.policies.planning.PlanFront
-import pathweave.sdk.policies.standInLabels
+import pathweave.sdk.policies.standIns
 import pathweave.sdk.profiling.Profile
 import pathweave.sdk.search.SearchProgress
 import pathweave.sdk.supernet.Budget
@@ -47,6 +47,7 @@ import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.Prior
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Uplink
+import pathweave.sdk.tasks.Targets
 
 /** What is followed. As text `latency`, `network`, `memory`. */
 public enum class Signal {
@@ -155,10 +156,10 @@ public class Live internal constructor(
 private const val FILL_SHARE = 1.0 // of the time that the adaptation took, for the other latencies of the pool
 private const val FILL_LEAST_S = 5.0
 
-/** Private inputs with labels [count] or null, and how they are searched on. */
+/** Private inputs with targets or null, and how they are searched on. */
 internal class PrivateSamples(
     val inputs: Inputs,
-    val labels: IntArray?,
+    val targets: Targets?,
     val settings: AdaptationSettings,
     val profile: Profile,
 )
@@ -250,8 +251,8 @@ internal class LiveKeeper(private val state: DeviceState?, private val inUse: Pl
 
     private fun poolSearch(samples: PrivateSamples, prior: Prior?): PoolSearch {
         val (workspace, settings) = inUse.lendWorkspace() to samples.settings
-        val labels = samples.labels ?: standInLabels(workspace, samples.inputs, settings.batch, usePrior = prior != null).first
-        return PoolSearch(workspace, samples.profile.costModel(), samples.inputs, labels, settings, prior)
+        val targets = samples.targets ?: standIns(workspace, samples.inputs, settings.batch, usePrior = prior != null).first
+        return PoolSearch(workspace, samples.profile.costModel(), samples.inputs, targets, settings, prior)
     }
 
     private fun pool(budget: Budget?, plan: Plan): PlanPool {

@@ -142,8 +142,12 @@ public class Answer(
     /** The highest softmax probability of each sample, [batch]; NaN where its logits are not numbers. */
     public val confidence: List<Double> by lazy { confidence(output).toList() }
 
-    /** The name of the most probable class of each sample; null where the plan abstained or the logits are not numbers. */
+    /**
+     * The name of the most probable class of each sample; null where the plan abstained, where the logits are not numbers,
+     * and for tasks whose answer is no class.
+     */
     public val labels: List<String?> by lazy {
+        if (output.shape.size != 2 || classNames.isEmpty()) return@lazy List(output.batch) { null }
         argmax(output).mapIndexed { sample, index ->
             classNames[index].takeUnless { source[sample] == ABSTAINED || confidence[sample].isNaN() }
         }

@@ -49,6 +49,8 @@ import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.Goal
 import pathweave.sdk.supernet.Kind
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.tasks.ClassTargets
+import pathweave.sdk.tasks.Targets
 
 private const val OPENINGS = 7
 private const val SEARCHED = 200 // images, as the benchmark of Python does
@@ -77,7 +79,7 @@ private fun bench(folder: File, images: File, labels: File, profile: Profile, li
     val shape = bundle.supernet.cutPoints[0].tensors[0].shape
     val samples = imagesOf(images.readBytes(), shape)
     val inputs = RawInputs(samples, bundle.manifest.preprocessing.ofImages(), shape)
-    val targets = labelsOf(labels.readBytes())
+    val targets = ClassTargets(labelsOf(labels.readBytes()))
     val wish = Wish(Goal(latencyMs = limits.first), setOf(Kind.SUBNETS), Plan(bundle.supernet.original), inputs, targets)
     val searched = searched(Workspace(bundle, runtime), profile, inputs, targets, Budget(latencyMs = limits.first))
     val found = choose(wish, Workspace(bundle, runtime), profile, AdaptationSettings(timeLimitS = null))
@@ -107,12 +109,12 @@ private fun searched(
     workspace: Workspace,
     profile: Profile,
     inputs: RawInputs,
-    labels: IntArray,
+    targets: Targets,
     budget: Budget,
 ): List<Candidate> {
     val (costs, some) = profile.costModel() to (0 until minOf(SEARCHED, inputs.count)).toList()
     val settings = AdaptationSettings(timeLimitS = null)
-    return makeEvaluator(workspace, costs, settings, inputs, labels, some).use { evaluator ->
+    return makeEvaluator(workspace, costs, settings, inputs, targets, some).use { evaluator ->
         val supernet = workspace.bundle.supernet
         findSubnets(makeStrategy(settings.strategy), SearchProblem(supernet, costs, budget, evaluator, SplitMix64(0))).pool
     }

@@ -18,7 +18,7 @@ import pathweave.sdk.items
 import pathweave.sdk.numerics.argmax
 import pathweave.sdk.policies.AdaptationSettings
 import pathweave.sdk.policies.Adaptations
-import pathweave.sdk.policies.standInLabels
+import pathweave.sdk.policies.standIns
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.search.Candidate
 import pathweave.sdk.search.latencyRangeMs
@@ -26,6 +26,7 @@ import pathweave.sdk.seed
 import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.Prior
+import pathweave.sdk.tasks.ClassTargets
 
 private const val HOUR_S = 3600.0
 private const val EXPECTED_TOLERANCE = 1e-6
@@ -39,7 +40,7 @@ class PoolSearchTest {
         seed = vectors["seed"].seed,
         cacheBytes = Adaptations.vectors["cache_bytes"].double.toLong(),
     )
-    private val search = PoolSearch(workspace, costs, Adaptations.inputs(), Adaptations.labels, settings)
+    private val search = PoolSearch(workspace, costs, Adaptations.inputs(), ClassTargets(Adaptations.labels), settings)
 
     private fun budget(value: JsonElement) =
         value.jsonObject.let { Budget(it["latency_ms"]?.double, it["memory_mb"]?.double) }
@@ -83,7 +84,7 @@ class PoolSearchTest {
         assertEquals(emptyList<Candidate>(), search.search(Budget(latencyMs = 2.25), HOUR_S) { true })
         val capped = workspace.copy(memoryCapBytes = 1_500_000)
         val settings = settings.copy(cacheBytes = 0)
-        val paged = PoolSearch(capped, costs, Adaptations.inputs(), Adaptations.labels, settings)
+        val paged = PoolSearch(capped, costs, Adaptations.inputs(), ClassTargets(Adaptations.labels), settings)
         check(vectors["cases"].items[0]["found"], paged.search(budget(vectors["cases"].items[0]["budget"]), HOUR_S) { false })
     }
 
@@ -91,7 +92,7 @@ class PoolSearchTest {
     fun `under a prior all plans of the pool have it, and are judged by it`() {
         val prior = Prior(listOf(-20.0, 20.0, -20.0))
         val labels = Adaptations.labels
-        val under = PoolSearch(workspace, costs, Adaptations.inputs(), labels, settings, prior)
+        val under = PoolSearch(workspace, costs, Adaptations.inputs(), ClassTargets(labels), settings, prior)
         val filled = under.fill(Budget(latencyMs = 2.0), 16 * HOUR_S) { _, _, _ -> }
         for (found in listOf(filled, under.search(Budget(latencyMs = 2.25), HOUR_S) { false })) {
             assertTrue(found.isNotEmpty() && found.all { it.plan.prior == prior })
@@ -107,6 +108,7 @@ class PoolSearchTest {
         val all = inputs.take((0 until inputs.count).toList(), null)
         val full = Plan(Adaptations.bundle.supernet.original)
         val answers = workspace.loadPlan(full).use { argmax(it.run(all).output) }
-        assertEquals(answers.toList(), standInLabels(workspace, inputs, batch = 8, usePrior = false).first.toList())
+        val found = standIns(workspace, inputs, batch = 8, usePrior = false).first as ClassTargets
+        assertEquals(answers.toList(), found.classes.toList())
     }
 }

@@ -48,6 +48,7 @@ import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.enumerateSubnets
+import pathweave.sdk.tasks.ClassTargets
 import pathweave.sdk.text
 import pathweave.sdk.texts
 
@@ -164,7 +165,7 @@ class AdaptationContractTest {
             bundle.supernet,
             load = { runtime.load(bundle.stretch(listOf(it), anySize = true)) },
             SomeInputs(Adaptations.inputs(), positions),
-            IntArray(positions.size) { Adaptations.labels[positions[it]] },
+            ClassTargets(Adaptations.labels).at(positions),
             profile.costModel(),
             cacheBytes = vectors["cache_bytes"].int.toLong(),
         )

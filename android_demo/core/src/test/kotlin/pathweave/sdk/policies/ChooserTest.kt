@@ -39,6 +39,7 @@ import pathweave.sdk.supernet.Hard
 import pathweave.sdk.supernet.Kind
 import pathweave.sdk.supernet.Optimised
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.tasks.ClassTargets
 import pathweave.sdk.text
 import pathweave.sdk.texts
 
@@ -183,7 +184,7 @@ class ChooserTest {
         val fullMs = Adaptations.profile.costModel().latencyMs(supernet.original)
         fun find(latencyMs: Double): Found {
             val (goal, inUse) = Goal(latencyMs = latencyMs) to Plan(supernet.original)
-            val wish = Wish(goal, setOf(Kind.EXITS), inUse, Adaptations.inputs(), Adaptations.labels)
+            val wish = Wish(goal, setOf(Kind.EXITS), inUse, Adaptations.inputs(), ClassTargets(Adaptations.labels))
             return choose(wish, Workspace(bundle, OnnxRuntime()), Adaptations.profile, AdaptationSettings())
         }
         val found = find(1.1 * fullMs)

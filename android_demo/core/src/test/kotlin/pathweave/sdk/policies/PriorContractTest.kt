@@ -41,6 +41,7 @@ import pathweave.sdk.supernet.RemoteRef
 import pathweave.sdk.supernet.Split
 import pathweave.sdk.supernet.decodePlan
 import pathweave.sdk.supernet.encodePlan
+import pathweave.sdk.tasks.ClassTargets
 import pathweave.sdk.text
 
 private const val RELATIVE = 1e-9
@@ -153,7 +154,7 @@ class PriorContractTest {
         Adaptations.profile.costModel(),
         AdaptationSettings(),
         Adaptations.inputs(),
-        Adaptations.labels,
+        ClassTargets(Adaptations.labels),
         (0 until 40).toList(),
     )
 
@@ -164,7 +165,7 @@ class PriorContractTest {
         evaluator().use { evaluator ->
             assertEquals(Adaptations.labels.take(40), evaluator.fullModelLogits().second.toList())
             evaluator.usePrior(strong)
-            assertEquals(right, evaluator.correct(listOf(supernet.original), 0 until 40) { false }[0].toList())
+            assertEquals(right, evaluator.scores(listOf(supernet.original), 0 until 40) { false }[0].map { it == 1f })
             assertEquals(right, evaluator.fullModelMargins().map { it > 0 })
             assertRefused<UsageError> { evaluator.usePrior(null) }
         }
@@ -175,7 +176,7 @@ class PriorContractTest {
         fun found(prior: Prior?): Found {
             val inUse = Plan(supernet.original, prior = prior)
             val goal = Goal(Optimised.LATENCY_MS, maxDrop = 0.005)
-            val wish = Wish(goal, setOf(Kind.EXITS), inUse, Adaptations.inputs(), Adaptations.labels)
+            val wish = Wish(goal, setOf(Kind.EXITS), inUse, Adaptations.inputs(), ClassTargets(Adaptations.labels))
             return choose(wish, Workspace(Adaptations.bundle, OnnxRuntime()), Adaptations.profile, AdaptationSettings())
         }
         val (corrected, plain) = found(strong) to found(null)

@@ -135,13 +135,13 @@ private class MadeUpEvidence(graph: JsonElement, private val original: Subnet) :
 
     override fun orderByMargin(shouldStop: () -> Boolean) = Unit
 
-    override fun correct(subnets: List<Subnet>, samples: IntRange, shouldStop: () -> Boolean): List<BooleanArray> {
+    override fun scores(subnets: List<Subnet>, samples: IntRange, shouldStop: () -> Boolean): List<FloatArray> {
         val new = subnets.distinct().filter { (done[it] ?: 0) < samples.last + 1 }
         if (new.isNotEmpty() && shouldStop()) throw EvaluationStopped()
         val first = new.filter { it !in done }.map { it.toString() }
         if (first.isNotEmpty()) groups += first
         for (subnet in new) done[subnet] = samples.last + 1
-        return margins(subnets, samples).map { row -> BooleanArray(row.size) { row[it] > 0 } }
+        return margins(subnets, samples).map { row -> FloatArray(row.size) { if (row[it] > 0) 1f else 0f } }
     }
 
     override fun margins(subnets: List<Subnet>, samples: IntRange): List<DoubleArray> =

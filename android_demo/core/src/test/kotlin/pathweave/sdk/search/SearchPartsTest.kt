@@ -37,6 +37,7 @@ import pathweave.sdk.supernet.Family
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
 import pathweave.sdk.supernet.enumerateSubnets
+import pathweave.sdk.tasks.ClassTargets
 
 class SearchPartsTest {
     private val bundle = Adaptations.bundle
@@ -71,7 +72,7 @@ class SearchPartsTest {
         supernet,
         load = { OnnxRuntime().load(bundle.stretch(listOf(it), anySize = true)) },
         Adaptations.inputs(),
-        Adaptations.labels,
+        ClassTargets(Adaptations.labels),
         costs,
         batch,
         cacheBytes,
@@ -84,21 +85,21 @@ class SearchPartsTest {
         val (alone, together) = listOf(1, 3).map { workers ->
             evaluator(30_000, workers = workers).use { evaluator ->
                 evaluator.orderByMargin { false }
-                val rows = everything.chunked(4).flatMap { evaluator.correct(it, samples) }
+                val rows = everything.chunked(4).flatMap { evaluator.scores(it, samples) }
                 rows.map { it.toList() } to evaluator.distances(everything, samples).toList()
             }
         }
         assertEquals(alone, together)
         val closed = evaluator(30_000, workers = 3).also { it.close() }
-        assertRefused<ClosedError> { closed.correct(everything, 0..1) }
+        assertRefused<ClosedError> { closed.scores(everything, 0..1) }
     }
 
     @Test
     fun `a failure in one of several threads is the one that is thrown`() {
         val failing = PrefixTreeEvaluator(
-            supernet, { throw RuntimeFailedError("no room") }, Adaptations.inputs(), Adaptations.labels, costs, 64, workers = 2,
+            supernet, { throw RuntimeFailedError("no room") }, Adaptations.inputs(), ClassTargets(Adaptations.labels), costs, 64, workers = 2,
         )
-        assertRefused<RuntimeFailedError> { failing.correct(everything, 0 until 500) }
+        assertRefused<RuntimeFailedError> { failing.scores(everything, 0 until 500) }
         failing.close()
     }
 
@@ -107,7 +108,7 @@ class SearchPartsTest {
         val samples = 0 until 500
         val (kept, alone) = listOf(30_000L, 0L).map { cacheBytes ->
             evaluator(cacheBytes).use { evaluator ->
-                val rows = everything.chunked(4).flatMap { evaluator.correct(it, samples) }
+                val rows = everything.chunked(4).flatMap { evaluator.scores(it, samples) }
                 assertTrue(evaluator.peakCachedBytes <= cacheBytes)
                 Triple(rows, evaluator.margins(everything, samples).map { it.toList() }, evaluator.edgeRuns)
             }
@@ -119,20 +120,20 @@ class SearchPartsTest {
 
     @Test
     fun `under a memory cap edges are loaded in turns, with the same results`() {
-        fun correct(load: (Edge) -> LoadedStretch, batch: Int) = PrefixTreeEvaluator(
-            supernet, load, Adaptations.inputs(), Adaptations.labels, costs, batch,
+        fun scores(load: (Edge) -> LoadedStretch, batch: Int) = PrefixTreeEvaluator(
+            supernet, load, Adaptations.inputs(), ClassTargets(Adaptations.labels), costs, batch,
         ).use { evaluator ->
-            val first = evaluator.correct(everything.take(20), 0 until 64)
+            val first = evaluator.scores(everything.take(20), 0 until 64)
             evaluator.release() // what was loaded is loaded again
-            (first + evaluator.correct(everything.drop(20).take(20), 0 until 64)).map { it.toList() }
+            (first + evaluator.scores(everything.drop(20).take(20), 0 until 64)).map { it.toList() }
         }
         val runtime = OnnxRuntime()
-        val whole = correct({ edge -> runtime.load(bundle.stretch(listOf(edge), anySize = true)) }, batch = 64)
+        val whole = scores({ edge -> runtime.load(bundle.stretch(listOf(edge), anySize = true)) }, batch = 64)
         val least = eachEdge(bundle).maxOf { oneModelFootprint(bundle, it).leastBytes }
         val fitting = largestBatch(bundle, eachEdge(bundle), least, wanted = 64)
         assertTrue(fitting in listOf(1, 2, 4, 8, 16, 32, 64))
         val edges = PagedEdges(bundle, runtime, least, batch = fitting)
-        assertEquals(whole, correct(edges::load, batch = fitting))
+        assertEquals(whole, scores(edges::load, batch = fitting))
         assertTrue(edges.cap.peakBytes in 1..least)
         assertEquals(0, edges.cap.usedBytes)
         assertRefused<BudgetError> { PagedEdges(bundle, runtime, least - 1, batch = 1) }
@@ -143,14 +144,14 @@ class SearchPartsTest {
         evaluator(30_000, batch = 100).use { evaluator ->
             var asked = 0
             try {
-                evaluator.correct(everything, 0 until 500) { ++asked > 2 }
+                evaluator.scores(everything, 0 until 500) { ++asked > 2 }
             } catch (_: EvaluationStopped) {
                 assertEquals(3, asked)
             }
             val runs = evaluator.edgeRuns
-            evaluator.correct(everything, 0 until 200)
+            evaluator.scores(everything, 0 until 200)
             assertEquals(runs, evaluator.edgeRuns)
-            evaluator.correct(everything, 0 until 500)
+            evaluator.scores(everything, 0 until 500)
             assertTrue(evaluator.edgeRuns > runs)
         }
     }
@@ -158,13 +159,13 @@ class SearchPartsTest {
     @Test
     fun `what cannot be evaluated is refused`() {
         val evaluator = evaluator(30_000)
-        assertRefused<UsageError> { evaluator.correct(listOf(Subnet(listOf(Edge("o1")))), 0..1) }
+        assertRefused<UsageError> { evaluator.scores(listOf(Subnet(listOf(Edge("o1")))), 0..1) }
         evaluator.close()
         evaluator.close()
-        assertRefused<ClosedError> { evaluator.correct(everything, 0..1) }
+        assertRefused<ClosedError> { evaluator.scores(everything, 0..1) }
         val none = SomeInputs(Adaptations.inputs(), emptyList())
         fun made(inputs: Inputs, labels: IntArray, batch: Int = 4) =
-            PrefixTreeEvaluator(supernet, { error("not loaded") }, inputs, labels, costs, batch)
+            PrefixTreeEvaluator(supernet, { error("not loaded") }, inputs, ClassTargets(labels), costs, batch)
         assertRefused<DataError> { made(none, IntArray(0)) }
         assertRefused<InputError> { made(none, IntArray(1)) }
         assertRefused<UsageError> { made(Adaptations.inputs(), Adaptations.labels, batch = 0) }

@@ -18,7 +18,6 @@ import pathweave.sdk.policies.placement.ExitCandidate
 import pathweave.sdk.policies.placement.placeExactly
 import pathweave.sdk.profiling.Timing
 import pathweave.sdk.profiling.measureInterleaved
-import pathweave.sdk.search.rows
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Exit
 import pathweave.sdk.supernet.ExitAtSize
@@ -27,6 +26,7 @@ import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.UNREACHABLE_CONFIDENCE
+import pathweave.sdk.tasks.flattened
 
 private const val MEASURED_SAMPLES = 200
 private const val MEASURED_IN_PAGES = 20 // of which each call loads pages again
@@ -136,9 +136,9 @@ internal class Answering(private val workspace: Workspace, private val costs: Co
                 for ((number, stretch) in loaded.stretches.withIndex()) {
                     val isBranch = number % 2 == 1
                     val outputs = stretch?.run(features) ?: features
-                    if (isBranch) logits[number / 2] += rows(outputs.last()) else features = outputs
+                    if (isBranch) logits[number / 2] += flattened(outputs.last()) else features = outputs
                 }
-                logits.last() += rows(features.last())
+                logits.last() += flattened(features.last())
             }
         }
         return AnswersEverywhere(subnet, exits, needed, logits, labels)

@@ -9,8 +9,6 @@ import pathweave.sdk.numerics.percentile
 import pathweave.sdk.offload.LogarithmicPool
 import pathweave.sdk.policies.costs.AnswersEverywhere
 import pathweave.sdk.policies.costs.ExitSamples
-import pathweave.sdk.search.byMargin
-import pathweave.sdk.search.margin
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.ExitAtSize
@@ -24,6 +22,8 @@ import pathweave.sdk.supernet.RemoteRef
 import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Uplink
+import pathweave.sdk.tasks.byMargin
+import pathweave.sdk.tasks.margin
 
 /**
  * The way of all samples through exits and [plan]'s path to its end, here or at the server; [finished] looks at hard

@@ -1,0 +1,1 @@
+"""Loaders of models: a file for each place that models come from."""

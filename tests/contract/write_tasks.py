@@ -1,0 +1,111 @@
+"""Writes tasks.json: answers and targets of every task, and what they count (see README.md).
+
+Answers come from seeds and are multiples of 1/64; no box is nearly half over another.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import numpy as np
+
+from device_sdk.data.unlabelled import IGNORED
+from device_sdk.random_source import SplitMix64, uniform_floats
+from device_sdk.runtimes.port import Array
+from device_sdk.tasks import TASKS
+from device_sdk.tasks.detection import boxes_of
+from device_sdk.tasks.port import Targets
+
+HERE = Path(__file__).parent
+Json = dict[str, Any]
+
+
+def main(target: Path) -> None:
+    """One case a line."""
+    cases = [
+        case("classification", 4, drawn(1, (12, 4)), integers(2, (12,), 4)),
+        case("multilabel", 5, drawn(3, (12, 5)), integers(4, (12, 5), 2)),
+        case("regression", 3, drawn(5, (9, 3)), drawn(6, (9, 3))),
+        case("embedding", 0, drawn(7, (9, 6)), drawn(8, (9, 6))),
+        case("segmentation", 3, drawn(9, (4, 3, 5, 7)), maps(10, (4, 5, 7), 3)),
+        case("segmentation", 3, drawn(11, (3, 3, 4, 6)), maps(12, (3, 11, 9), 3)),
+        case("segmentation", 2, drawn(13, (2, 2, 9, 8)), maps(14, (2, 70, 80), 2)),
+        case("detection", 2, cells(15, (4, 6, 5, 6)), boxes(16)),
+    ]
+    target.write_text('{"cases": [\n' + ",\n".join(map(json.dumps, cases)) + "\n]}\n")
+
+
+def drawn(seed: int, shape: tuple[int, ...]) -> Array:
+    """Values of −2 to 2 in steps of 1/64."""
+    values = np.array(uniform_floats(seed, int(np.prod(shape))), np.float64).reshape(shape)
+    return (np.floor((values - 0.5) * 256) / 64).astype(np.float32)
+
+
+def integers(seed: int, shape: tuple[int, ...], below: int) -> Targets:
+    """Whole numbers from 0."""
+    random = SplitMix64(seed)
+    return np.array([random.below(below) for _ in range(int(np.prod(shape)))]).reshape(shape)
+
+
+def maps(seed: int, shape: tuple[int, ...], classes: int) -> Targets:
+    """Classes of pixels, of which some have none."""
+    found = integers(seed, shape, classes + 1)
+    return np.where(found == classes, IGNORED, found)
+
+
+def cells(seed: int, shape: tuple[int, ...]) -> Array:
+    """Answers of a detector, most of whose cells find nothing."""
+    found = drawn(seed, shape)
+    found[:, :-4] -= 1
+    found[:, -4:] -= 1
+    return found
+
+
+def boxes(seed: int) -> Targets:
+    """Some of the boxes that ``cells`` find, some moved, and others."""
+    answers = cells(15, (4, 6, 5, 6))
+    found = TASKS["detection"](2).stand_in(answers)[:, :5].copy()
+    moved = drawn(seed, found.shape)
+    found[:, 1::2, 1:] += 0.05 * moved[:, 1::2, 1:]
+    found[:, 3, 0] = np.where(found[:, 3, 0] == 0, 1, found[:, 3, 0])
+    found[3, :, 0] = -1  # nothing is there
+    assert boxes_of(answers).shape == (4, 4, 5, 6)
+    return found
+
+
+def case(kind: str, classes: int, answers: Array, targets: Targets) -> Json:
+    """What a task makes of them."""
+    task = TASKS[kind](classes)
+    checked = task.checked(targets, len(answers))
+    margins = task.margins(answers, checked)
+    return {
+        "kind": kind,
+        "classes": classes,
+        "shape": list(answers.shape),
+        "answers": answers.ravel().tolist(),
+        "targets": described(kind, checked),
+        "scores": task.scores(answers, checked).tolist(),
+        "margins": margins.tolist(),
+        "scale": task.margin_scale(margins.astype(np.float64), len(answers)),
+        "compared": [np.asarray(one).ravel().tolist() for one in task.compared(answers)],
+        "stand_in": described(kind, task.stand_in(answers)),
+    }
+
+
+def described(kind: str, targets: Targets) -> Any:
+    """Targets as JSON: of boxes without padding."""
+    if kind == "segmentation":
+        maps = [one.ravel().tolist() for one in targets]
+        return {"height": targets.shape[1], "width": targets.shape[2], "maps": maps}
+    if kind == "detection":
+        return [[box.tolist() for box in one if box[0] >= 0] for one in targets]
+    return targets.tolist()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "tasks.json")
