@@ -68,7 +68,7 @@ class AskedTexts:
         return [case.row(f"asked: {name}", self.plan, percent=percent) for name, percent in percents.items()]
 
     def figures(self) -> dict[str, float]:
-        """Those with targets, and the accuracies behind them."""
+        """The two that have targets, and the accuracies behind them."""
         return {
             "asked_gap_share": self.gap_share,
             "asked_sent": self.sent,

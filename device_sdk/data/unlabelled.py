@@ -1,4 +1,4 @@
-"""What stands for a label where there is none."""
+"""The value that stands for a label where there is none."""
 
 from __future__ import annotations
 

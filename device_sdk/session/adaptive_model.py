@@ -534,12 +534,11 @@ class AdaptiveModel:
         given: Raw,
     ) -> Answer:
         at_size = partial(self._samples.some, given)
-        sent = self._samples.of_call(raw)
         started = time.perf_counter()
         self._pace.note(started)
         while True:
             try:
-                output, source = self._answers.answer(active.plan, active.loaded, tensor, sent, at_size)
+                output, source = self._answers.answer(active.plan, active.loaded, tensor, raw, at_size)
                 break
             except PlanRetired:  # the memory cap sank
                 active = self._in_use.instead_of(active)

@@ -33,7 +33,7 @@ from device_sdk.supernet.deciders.port import hard as hard_samples
 from device_sdk.supernet.plan import Abstain, AnswerLocally, Ask, Cascade, Edge, Hard, Plan, RemoteRef, Split
 
 if TYPE_CHECKING:
-    from PIL import Image
+    from device_sdk.session.samples import Raw
 
 
 class RemoteAnswers:
@@ -216,7 +216,7 @@ class RemoteAnswers:
         plan: Plan,
         loaded: LoadedPlan,
         tensor: Array,
-        raw: RawBatch | Image.Image | None,
+        raw: Raw | None,
         at_size: AtSize,
     ) -> tuple[Array, tuple[str, ...]]:
         """Run ``plan`` on ``tensor`` [batch, *input]: logits [batch, classes] and the source of each.
@@ -245,7 +245,7 @@ class RemoteAnswers:
         loaded: LoadedPlan,
         outcome: Outcome,
         tensor: Array,
-        raw: RawBatch | Image.Image | None,
+        raw: Raw | None,
     ) -> tuple[Array, tuple[str, ...]]:
         """Answers after hard samples at the end were sent or left unanswered; a server's answer can only be the latter.
 
@@ -311,7 +311,7 @@ class RemoteAnswers:
         outcome: Outcome,
         positions: npt.NDArray[np.intp],
         tensor: Array,
-        raw: RawBatch | Image.Image | None,
+        raw: Raw | None,
     ) -> Array | None:
         """The server's logits for the samples at ``positions``; None if there are none."""
         if ask.sends != "input":
@@ -325,7 +325,7 @@ class RemoteAnswers:
         reply = client.answer(tensor[positions], _chosen(raw, positions), digest=ask.server.digest)
         return self._noted(Escalating, reply)
 
-    def _ask_all(self, server: RemoteRef, tensor: Array, raw: RawBatch | Image.Image | None) -> Array | None:
+    def _ask_all(self, server: RemoteRef, tensor: Array, raw: Raw | None) -> Array | None:
         """The logits of the server's model for the whole batch; None if there are none."""
         client = self._client_of(server)
         if client is None:
@@ -386,10 +386,13 @@ def _at_end(plan: Plan, policy: Abstain | Ask, outcome: Outcome) -> npt.NDArray[
     return np.isin(outcome.answered_by - len(plan.exits), ends)
 
 
-def _chosen(raw: RawBatch | Image.Image | None, positions: npt.NDArray[np.intp]) -> RawBatch | None:
-    """The samples at ``positions``: images as [n, h, w, channels]; None where they are not at hand in this form."""
-    if isinstance(raw, Sequence):
-        return [raw[int(position)] for position in positions]
+def _chosen(raw: Raw | None, positions: npt.NDArray[np.intp]) -> RawBatch | None:
+    """The samples at ``positions`` as they can travel: texts, or images [n, h, w, channels]; None for others."""
+    if isinstance(raw, str):
+        return [raw]
+    if isinstance(raw, Sequence) or (isinstance(raw, np.ndarray) and raw.dtype.kind in "UO"):
+        texts = [str(one) for one in (raw[int(position)] for position in positions) if isinstance(one, str)]
+        return texts if len(texts) == len(positions) else None
     if not isinstance(raw, np.ndarray):
         return None
     if raw.ndim == 4:

@@ -16,7 +16,6 @@ from device_sdk.data.kinds.images import ImagePreparer
 from device_sdk.data.kinds.port import ReadBlob
 from device_sdk.data.kinds.texts import TextPreparer
 from device_sdk.errors import BlobError, InputError, UsageError
-from device_sdk.offload.agreement import RawBatch
 from device_sdk.runtimes.port import Array
 
 if TYPE_CHECKING:
@@ -87,12 +86,6 @@ class SampleChecker:
         if self.is_prepared(samples) or not isinstance(self._preparer, ImagePreparer | TextPreparer):
             return None
         return self._preparer.listed(samples)
-
-    def of_call(self, raw: Raw | None) -> RawBatch | Image.Image | None:
-        """The samples of a call as they can travel: an image, a batch of one size, or texts; None for others."""
-        if isinstance(self._preparer, TextPreparer):
-            return None if raw is None else self._preparer.listed(raw)
-        return None if isinstance(raw, str | Sequence) else raw
 
     def inputs(self, samples: Any) -> Inputs:
         """The same samples, prepared when they are needed, at any input size."""

@@ -40,7 +40,7 @@ class FromSounds(nn.Module):
 
 @dataclass(frozen=True)
 class SoundExtractor:
-    """What preprocessor_config.json says of the sounds that a model takes."""
+    """The sounds that a model takes, as preprocessor_config.json says."""
 
     preprocessing: SoundPreprocessing
     normalised: bool

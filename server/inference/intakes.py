@@ -1,4 +1,4 @@
-"""How the raw samples of a request become the model's input: as the bundle's manifest says. A class per form."""
+"""Raw samples of requests, prepared as the bundle's manifest says: a class for each form in which they come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every loader is given, and the checks and messages that they share."""
+"""The request that every loader is given, and the checks and messages that they share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ModelRequest:
 
 
 def build(constructor: Callable[[], nn.Module], request: ModelRequest) -> nn.Module:
-    """What ``constructor`` returns (ModelLoadError for whatever it raises)."""
+    """The module that ``constructor`` returns (ModelLoadError for whatever it raises)."""
     try:
         return constructor()
     except Exception as error:  # a model's constructor may raise anything
