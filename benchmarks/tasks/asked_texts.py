@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +34,7 @@ from pathweave.server_process import running_server
 _SHARE = 0.29  # of the texts that may be sent; the target is 0.3
 _TIMEOUT_S, _TOGETHER = 60.0, 100  # of a call, and its texts
 _WORDS = 6_000  # and parts of words
-_SIZE = EncoderSize(channels=128, layers=1, heads=2, inner=256, positions=MAX_TOKENS)
+_SIZE = EncoderSize(vocabulary=_WORDS, channels=128, layers=1, heads=2, inner=256, positions=MAX_TOKENS)
 _EPOCHS, _QUICK_EPOCHS = 6.0, 1.0
 _DROPPED = 0.3  # of the tokens, in training
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
@@ -82,8 +82,8 @@ class AskedTexts:
 def asked_texts(case: Case, parts: Mapping[str, Texts], options: BenchOptions) -> AskedTexts:
     """The plan that asks about a share of the texts at most, chosen on private texts, judged on those of the report.
 
-    Answers to hard texts are the server's and the device's, pooled as the private texts say.
-    ``case``: of the large model, whose bundle the server has.
+    Answers to hard texts are the server's and the device's, pooled as the private texts say. ``case``: of the
+    large model, whose bundle the server has.
     """
     folder = _small_bundle(parts, options)
     work, texts = options.work_folder / "asked", list(case.report.samples)
@@ -106,8 +106,9 @@ def asked_texts(case: Case, parts: Mapping[str, Texts], options: BenchOptions) -
     asked = np.array(sources) == SERVER
     own = torch.from_numpy(here).softmax(1).amax(1).numpy()
     hard = own < np.quantile(own, asked.mean())
-    percents = [_percent(one, case) for one in (here, there, together, np.where(hard[:, None], there, here))]
-    return AskedTexts(found.plan, percents[0], percents[1], percents[2], float(asked.mean()), percents[3])
+    answered = (here, there, together, np.where(hard[:, None], there, here))
+    alone, served, both, by_confidence = (case.percent(list(one), case.report.targets) for one in answered)
+    return AskedTexts(found.plan, alone, served, both, float(asked.mean()), by_confidence)
 
 
 def _answers(model: AdaptiveModel, texts: Sequence[str]) -> tuple[npt.NDArray[np.float32], list[str]]:
@@ -123,10 +124,9 @@ def _small_bundle(parts: Mapping[str, Texts], options: BenchOptions) -> Path:
     names = tuple(sorted(glosses_names(parts)))
     sets = [PreparedSet(prepare(parts[part].texts), parts[part].labels, names) for part in ("train", "validation")]
     [tokenizer] = blobs.values()
-    size = replace(_SIZE, vocabulary=_WORDS)
     torch.manual_seed(0)
-    module = TextClassifier(size, classes=len(names), tokenizer=tokenizer, max_tokens=MAX_TOKENS)
-    sharp = nn.Sequential(module, Sharpened())
+    module = TextClassifier(_SIZE, classes=len(names), tokenizer=tokenizer, max_tokens=MAX_TOKENS)
+    sharp = nn.Sequential(module, _Sharpened())
     fit(
         sharp,
         sets[0].inputs,
@@ -141,7 +141,7 @@ def _small_bundle(parts: Mapping[str, Texts], options: BenchOptions) -> Path:
     return packaged(model, sets, options)
 
 
-class Sharpened(nn.Module):
+class _Sharpened(nn.Module):
     """Logits of features of unit length, multiplied."""
 
     def forward(self, logits: Tensor) -> Tensor:
@@ -166,7 +166,3 @@ def _with_unknown_words(batch: Tensor) -> Tensor:
     dropped = (torch.rand(found[:, 0].shape) < _DROPPED) & (found[:, 0] >= len(_SPECIAL))
     found[:, 0][dropped] = _SPECIAL.index("[UNK]")
     return found
-
-
-def _percent(answers: npt.NDArray[np.float32], case: Case) -> float:
-    return case.percent(list(answers), case.report.targets)

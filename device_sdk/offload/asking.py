@@ -60,7 +60,6 @@ class AskClient:
         self._class_names = tuple(class_names)
         self._input_shape = tuple(input_shape)
         self._preprocessing = preprocessing
-        self._of_texts = isinstance(preprocessing, TextPreprocessing)
         self._output_shape = tuple(output_shape) or (len(self._class_names),)
         self._task, self._input_type = task, input_type
         self._transport = transport or default_transport(model)
@@ -199,5 +198,5 @@ class AskClient:
             output_shape=self._output_shape,
             task=self._task,
             input_type=self._input_type,
-            of_texts=self._of_texts,
+            of_texts=isinstance(self._preprocessing, TextPreprocessing),
         )

@@ -7,8 +7,8 @@ bytes (``parameters.binary_data_size``; little-endian, row-major, in the order o
 BYTES, one axis of byte strings, travels as bytes, each string behind its length, 4 bytes little-endian. In the JSON of
 a request it may be text instead, which counts as UTF-8.
 
-Refused: BF16, shared memory, classification, and JSON values out of range of their type (NaN, infinity,
-300 as INT8). Sources: KServe's "Open Inference Protocol" and Triton's "Binary Tensor Data Extension".
+Refused: BF16, shared memory, classification, and JSON values out of range of their type (NaN, infinity, 300 as INT8).
+Sources: KServe's "Open Inference Protocol" and Triton's "Binary Tensor Data Extension".
 """
 
 from __future__ import annotations
