@@ -58,7 +58,7 @@ def expanded(job: Job, examples: torch.Tensor) -> Expansion:
     _require_answers(job, traced)
     rates = recipe.shrink_rates
     if rates == "auto":
-        rates = shrink_rates_for(sum(traced.parameters))
+        rates = shrink_rates_for(traced)
     expansion = expand(
         traced,
         max_span=recipe.max_span,

@@ -17,6 +17,7 @@ from device_sdk.bundles.manifest import Manifest
 from device_sdk.errors import UsageError
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.signing import signatures
+from device_sdk.supernet.blocks import MAP_AXES
 from packager.assembly.stored_manifest import stored_manifest
 from packager.assembly.validation import SUBNETS_PER_RANGE, Validation, validate
 from packager.assembly.verified import verify
@@ -49,6 +50,7 @@ _WATCHED, _WATCHED_WITH_PATIENCE = 128, 512  # validation samples for evaluation
 
 _SIZE_SAMPLES = 64  # training samples on which other input sizes are compared with the model's own
 _FITTED, _FIT_JUDGED = 160, 48  # training samples for fitting blocks, and for choosing among the fits
+_FITTED_SEQUENCES = 480  # samples of other kinds than images, which have fewer positions
 _FIT_SHARE = 0.25  # of the budget, at most
 _FIT = "fit.pt"
 
@@ -247,8 +249,9 @@ def _fitted(job: Job, expansion: Expansion, checkpoints: Checkpoints, progress: 
         return expansion
     found = None
     if ranks.leads:
-        samples = job.training_samples(_FITTED + _FIT_JUDGED)
-        judged = max(1, len(samples) * _FIT_JUDGED // (_FITTED + _FIT_JUDGED))
+        fitted = _FITTED if len(job.model.input_shape) == MAP_AXES else _FITTED_SEQUENCES
+        samples = job.training_samples(fitted + _FIT_JUDGED)
+        judged = max(1, len(samples) * _FIT_JUDGED // (fitted + _FIT_JUDGED))
         seconds = None if job.recipe.budget_minutes is None else _FIT_SHARE * 60 * job.recipe.budget_minutes
         found = fit_once(
             checkpoints.folder / _FIT,

@@ -18,6 +18,7 @@ from benchmarks.tasks.case import Case
 from benchmarks.tasks.judging import SETTINGS
 from benchmarks.tasks.small_networks import fit, packaged
 from benchmarks.tasks.texts import MAX_TOKENS, Texts, glosses_names
+from benchmarks.tasks.trained_weights import trained_file, with_weights
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.kinds import preparer_of
 from device_sdk.offload.remote_model import TEXTS, RemoteModel
@@ -85,7 +86,7 @@ def asked_texts(case: Case, parts: Mapping[str, Texts], options: BenchOptions) -
     Answers to hard texts are the server's and the device's, pooled as the private texts say. ``case``: of the
     large model, whose bundle the server has.
     """
-    folder = _small_bundle(parts, options)
+    folder = small_bundle(parts, options)
     work, texts = options.work_folder / "asked", list(case.report.samples)
     name = Bundle.open(case.folder).manifest.name
     shutil.copytree(case.folder, work / "bundles" / name, dirs_exist_ok=True)
@@ -117,9 +118,10 @@ def _answers(model: AdaptiveModel, texts: Sequence[str]) -> tuple[npt.NDArray[np
     return np.concatenate([one.output for one in found]), [source for one in found for source in one.source]
 
 
-def _small_bundle(parts: Mapping[str, Texts], options: BenchOptions) -> Path:
-    """One layer of attention, trained here on the training texts alone, with words of theirs as its vocabulary."""
-    preprocessing, blobs = text_input(_tokenizer(parts["train"].texts), max_tokens=MAX_TOKENS)
+def small_bundle(parts: Mapping[str, Texts], options: BenchOptions) -> Path:
+    """One layer of attention, trained on the training texts alone, with words of theirs as its vocabulary."""
+    tokenizer_file = trained_file("tasks-words.json", options, lambda: _tokenizer(parts["train"].texts))
+    preprocessing, blobs = text_input(tokenizer_file.read_bytes(), max_tokens=MAX_TOKENS)
     prepare = preparer_of(preprocessing, (2, MAX_TOKENS), blobs.__getitem__).prepare
     names = tuple(sorted(glosses_names(parts)))
     sets = [PreparedSet(prepare(parts[part].texts), parts[part].labels, names) for part in ("train", "validation")]
@@ -127,17 +129,21 @@ def _small_bundle(parts: Mapping[str, Texts], options: BenchOptions) -> Path:
     torch.manual_seed(0)
     module = TextClassifier(_SIZE, classes=len(names), tokenizer=tokenizer, max_tokens=MAX_TOKENS)
     sharp = nn.Sequential(module, _Sharpened())
-    fit(
-        sharp,
-        sets[0].inputs,
-        sets[0].labels,
-        epochs=_QUICK_EPOCHS if options.quick else _EPOCHS,
-        changed=_with_unknown_words,
-        progress=options.progress,
-        name="train a small network of texts",
-    )
+
+    def train() -> None:
+        fit(
+            sharp,
+            sets[0].inputs,
+            sets[0].labels,
+            epochs=_QUICK_EPOCHS if options.quick else _EPOCHS,
+            changed=_with_unknown_words,
+            progress=options.progress,
+            name="train a small network of texts",
+        )
+
+    with_weights(sharp, "words", options, train)
     shape = (2, MAX_TOKENS)
-    model = LoadedModel(sharp, shape, preprocessing, names, "words", None, "trained by this bench", blobs=blobs)
+    model = LoadedModel(sharp, shape, preprocessing, names, "words", None, "trained by bench tasks", blobs=blobs)
     return packaged(model, sets, options)
 
 

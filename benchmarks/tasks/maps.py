@@ -1,4 +1,4 @@
-"""Pixels of streets (CamVid) and boxes of blood cells (BCCD): the models of ``benchmarks/two_stage``, trained here."""
+"""Pixels of streets (CamVid) and boxes of blood cells (BCCD): the models of ``benchmarks/two_stage``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from benchmarks.runner.run import BenchOptions
 from benchmarks.tasks.case import Answers, Case, Part, Targets
+from benchmarks.tasks.trained_weights import with_weights
 from benchmarks.two_stage import bench as two_stage
 from benchmarks.two_stage.metrics import Run, map50_percent, miou_percent
 from benchmarks.two_stage.models import PREPROCESSING, build, train
@@ -38,9 +39,13 @@ def _case(name: str, metric: str, known: two_stage.Case, options: BenchOptions) 
     trained, search = (known.training.take(np.flatnonzero(chosen)) for chosen in (~private, private))
     model = build(known.kind, options.data_folder / "pretrained" / "resnet20_cifar10.safetensors")
     epochs = _QUICK_EPOCHS if options.quick else _EPOCHS
-    train(model, trained, known.task, epochs=epochs, progress=options.progress, name=f"train {name}")
+
+    def fit() -> None:
+        train(model, trained, known.task, epochs=epochs, progress=options.progress, name=f"train {name}")
+
+    with_weights(model, name, options, fit)
     height, width = trained.images.shape[1:3]
-    loaded = LoadedModel(model, (3, height, width), PREPROCESSING, None, name, None, "trained by this bench")
+    loaded = LoadedModel(model, (3, height, width), PREPROCESSING, None, name, None, "trained by bench tasks")
     job = Job(loaded, trained, "training", search, "validation", _RECIPE, name, task=known.task)
     packaged = package(job, options.work_folder / name, progress=options.progress)
     data = {"maps": "CamVid", "boxes": "BCCD"}[name]

@@ -16,6 +16,7 @@ import numpy as np
 from benchmarks.runner.run import BenchOptions
 from benchmarks.tasks.case import Case, Part, accuracy_percent
 from benchmarks.tasks.small_networks import fit, movements, packaged, prepared, shifted
+from benchmarks.tasks.trained_weights import with_weights
 from device_sdk.data.kinds.prepared import TensorPreprocessing
 from packager.data.prepared_set import PreparedSet
 from packager.inputs.loaded_model import LoadedModel
@@ -46,16 +47,20 @@ def exercises(options: BenchOptions) -> Case:
         for part in (training, validation)
     ]
     module = movements(shape[0], len(names))
-    fit(
-        module,
-        sets[0].inputs,
-        sets[0].labels,
-        epochs=_QUICK_EPOCHS if options.quick else _EPOCHS,
-        changed=lambda batch: shifted(batch, _WINDOW // 4),
-        progress=options.progress,
-        name="train sensors",
-    )
-    model = LoadedModel(module, shape, preprocessing, names, "sensors", None, "trained by this bench")
+
+    def train() -> None:
+        fit(
+            module,
+            sets[0].inputs,
+            sets[0].labels,
+            epochs=_QUICK_EPOCHS if options.quick else _EPOCHS,
+            changed=lambda batch: shifted(batch, _WINDOW // 4),
+            progress=options.progress,
+            name="train sensors",
+        )
+
+    with_weights(module, "sensors", options, train)
+    model = LoadedModel(module, shape, preprocessing, names, "sensors", None, "trained by bench tasks")
     folder = packaged(model, sets, options)
     return Case("sensors", "accuracy", "watch_dataset of seglearn", folder, search, report, accuracy_percent)
 

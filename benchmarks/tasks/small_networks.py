@@ -1,4 +1,4 @@
-"""Small networks for sounds and sensors, trained here in a minute or two, and packaged without further training."""
+"""Small networks for sounds and sensors, their training (a minute or two), and packaging without any."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def fit(
     progress: Progress,
     name: str,
 ) -> None:
-    """Train ``module`` on prepared ``inputs`` [count, …]; ``changed`` augments a batch. Then it is evaluated."""
+    """Train ``module`` on prepared ``inputs`` [count, …]; ``changed`` augments a batch."""
     torch.manual_seed(0)
     steps = max(1, round(epochs * len(labels) / _BATCH))
     optimizer = torch.optim.AdamW(module.parameters(), lr=_RATE, weight_decay=_DECAY)
@@ -107,7 +107,6 @@ def fit(
             loss.backward()
             optimizer.step()
             shown.advance()
-    module.eval().requires_grad_(False)
 
 
 def shifted(batch: Tensor, most: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 from benchmarks.runner.run import BenchOptions
 from benchmarks.tasks.case import Case, Part, accuracy_percent
 from benchmarks.tasks.small_networks import Keywords, fit, packaged, prepared, shifted
+from benchmarks.tasks.trained_weights import with_weights
 from device_sdk.data.kinds.sound_files import read_sound
 from device_sdk.data.kinds.sounds import SoundPreprocessing
 from packager.data.prepared_set import PreparedSet
@@ -55,21 +57,24 @@ def _bundle(options: BenchOptions, training: Part, validation: Part) -> Path:
         for part in (training, validation)
     ]
     module = Keywords(len(_DIGITS), sample_rate_hz=_RATE_HZ).eval()
+    with_weights(module.body, "sounds", options, partial(_train, module, sets[0], options))
+    model = LoadedModel(module, shape, preprocessing, _DIGITS, "sounds", None, "trained by bench tasks")
+    return packaged(model, sets, options)
+
+
+def _train(module: Keywords, data: PreparedSet, options: BenchOptions) -> None:
+    """Its body, on spectrograms that are computed once."""
     with torch.inference_mode():
-        spectrograms = torch.cat([module.spectrogram(some) for some in torch.from_numpy(sets[0].inputs).split(_BATCH)])
-    epochs = _QUICK_EPOCHS if options.quick else _EPOCHS
-    name = "train sounds"
+        spectrograms = torch.cat([module.spectrogram(some) for some in torch.from_numpy(data.inputs).split(_BATCH)])
     fit(
         module.body,
         spectrograms.numpy(),
-        sets[0].labels,
-        epochs=epochs,
+        data.labels,
+        epochs=_QUICK_EPOCHS if options.quick else _EPOCHS,
         changed=_changed,
         progress=options.progress,
-        name=name,
+        name="train sounds",
     )
-    model = LoadedModel(module.eval(), shape, preprocessing, _DIGITS, "sounds", None, "trained by this bench")
-    return packaged(model, sets, options)
 
 
 def _changed(spectrograms: Tensor) -> Tensor:

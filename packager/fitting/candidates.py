@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from device_sdk.supernet.blocks import TensorSpec
+from packager.fitting.before_norm import Aim
+from packager.fitting.channels import with_best_channels
 from packager.fitting.features import BATCH
 from packager.fitting.last_map import last_map
 from packager.fitting.refit import refitted
@@ -47,23 +49,38 @@ def sources(
 
 
 def candidates(
-    copies: Sequence[TrainableBlock], features: torch.Tensor, target: torch.Tensor, *, seed: int
+    copies: Sequence[TrainableBlock], original: nn.Module, features: torch.Tensor, aim: Aim, *, seed: int
 ) -> Iterator[Candidate]:
-    """Each copy as it is, and fitted from ``features`` [count, *start] to ``target`` [count, *end].
+    """Each copy as it is, and fitted from ``features`` [count, *start] to ``aim``.
 
-    Batch-norm is recalibrated on ``features`` before fitting, since training normalises by batch statistics and the fit
-    must hold then too. A block without a last linear map is only recalibrated, if it has batch-norm.
+    ``original``: the original that starts where the block does. A narrowed block is fitted with those of its channels
+    that move the output most on ``features``. Batch-norm is recalibrated on them before fitting, since training
+    normalises by batch statistics and the fit must hold then too. A block without a last linear map is only
+    recalibrated, if it has batch-norm.
     """
     for number, block in enumerate(copies):
         yield Candidate(block, number, COPY)
         has_norms = bool(norms(block.module))
         module = with_statistics(block.module, features) if has_norms else block.module
-        found = last_map(module, features[:_PROBED])
-        made = found and refitted(module, found, features, target, seed=seed)
+        module = with_best_channels(block, original, features, aim.counted) or module
+        made = _fitted(module, features, aim, seed=seed)
         if made is not None:
             yield Candidate(replace(block, module=made), number, FITTED)
         elif has_norms:
             yield Candidate(replace(block, module=module), number, WITH_STATISTICS)
+
+
+def _fitted(module: nn.Module, features: torch.Tensor, aim: Aim, *, seed: int) -> nn.Module | None:
+    """A copy whose last linear map is fitted, that in front of its last layer norm where ``aim`` has one."""
+    if aim.norm is None:
+        found = last_map(module, features[:_PROBED])
+        return found and refitted(module, found, features, aim.values, seed=seed)
+    stripped = aim.stripped(module, features)
+    found = stripped and last_map(stripped, features[:_PROBED])
+    if stripped is None or found is None:
+        return None
+    made = refitted(stripped, found, features, aim.values, seed=seed, counted=aim.counted)
+    return made and made.get_submodule("block")
 
 
 def with_statistics(module: nn.Module, features: torch.Tensor) -> nn.Module:

@@ -9,6 +9,7 @@ dynamic programming over the chain.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import torch
 
 from device_sdk.progress import Progress
 from packager.errors import ResumeError
+from packager.fitting.before_norm import aim_of
 from packager.fitting.candidates import COPY, FITTED, Candidate, candidates, sources
 from packager.fitting.features import TeacherFeatures, run_originals
 from packager.fitting.refit import MOST_ROWS
@@ -37,6 +39,7 @@ _LEAST_SAMPLES = 32
 _HELD_OUT = 48
 _FINALISTS = 3  # best candidates by feature error, which are then compared by the network's answers
 _TIE = 0.01  # of the error
+_SEQUENCE_AXES = 3  # of features that have their channels first or last
 _HASTE = 8  # maximum reduction of rows and samples if time is short
 
 Fit = dict[str, Any]
@@ -140,13 +143,13 @@ def _best_start(
     tried = [as_it_is]
     if not pace.over:
         traced = expansion.traced
-        shape = traced.tensors[block.end].shape
-        positions = max(1, traced.tensors[block.end].size // shape[0])
-        wanted = max(_LEAST_SAMPLES, -(-MOST_ROWS // positions))
+        wanted = max(_LEAST_SAMPLES, math.ceil(MOST_ROWS / judge.positions))
         features = teacher.at(block.start, max(_LEAST_SAMPLES // 2, wanted // pace.haste))
-        target = run_originals(traced, block.start, block.end, features)
+        before = run_originals(traced, block.start, block.end - 1, features)
+        aim = aim_of(traced.blocks[block.end - 1], before)
         copies = sources(block, expansion.originals, traced.tensors)[: 1 if pace.haste > 1 else None]
-        tried = list(candidates(copies, features, target, seed=block.start * 1009 + block.end))
+        seed = block.start * 1009 + block.end
+        tried = list(candidates(copies, traced.blocks[block.start], features, aim, seed=seed))
     errors = sorted((judge.feature_error(candidate), number) for number, candidate in enumerate(tried))
     finalists = [tried[number] for _, number in errors[:_FINALISTS]]
     if not any(candidate.source == 0 and candidate.how == COPY for candidate in finalists):
@@ -178,6 +181,13 @@ class _Judge:
         """Prepare for candidates of ``block``. Blocks must be in order of their starts."""
         self._inputs = self._features.at(block.start, _HELD_OUT)
         self._target = run_originals(self._traced, block.start, block.end, self._inputs)
+
+    @property
+    def positions(self) -> float:
+        """Positions of a sample's features at the block's end that are not zero as a whole; at least 1."""
+        axes = (1, 2) if self._target.dim() == _SEQUENCE_AXES else (1,)  # of the channels
+        found = min(int((self._target != 0).any(axis).sum()) for axis in axes)
+        return max(1.0, found / max(1, len(self._target)))
 
     def feature_error(self, candidate: Candidate) -> float:
         """Mean squared error against the teacher's features, divided by their variance."""

@@ -44,17 +44,24 @@ def rows_for(layer: nn.Module) -> int:
 
 
 def refitted(
-    module: nn.Module, found: LastMap, features: torch.Tensor, target: torch.Tensor, *, seed: int
+    module: nn.Module,
+    found: LastMap,
+    features: torch.Tensor,
+    target: torch.Tensor,
+    *,
+    seed: int,
+    counted: torch.Tensor | None = None,
 ) -> nn.Module | None:
     """A copy of ``module`` whose layer ``found`` is fitted: ``features`` [count, *start] → ``target`` [count, *end].
 
-    None if the layer has too many inputs or they are not finite. ``seed``: for drawing positions.
+    None if the layer has too many inputs or they are not finite. ``seed``: for drawing positions. ``counted`` [count,
+    …], without the layer's channels: the positions to draw from; all by default.
     """
     made = copy.deepcopy(module)
     layer = made.get_submodule(found.layer)
     if _inputs(layer) > _MOST_INPUTS:
         return None
-    rows = _collected(made, found, features, target, seed=seed)
+    rows = _collected(made, found, features, target, seed=seed, counted=counted)
     norm = made.get_submodule(found.norm) if found.norm is not None else None
     centred = norm is not None or layer.bias is not None
     solution = solved(rows, centred=centred, rectified=found.rectified)
@@ -73,8 +80,16 @@ def _inputs(layer: nn.Module) -> int:
     return int(layer.weight[0].numel())
 
 
-def _collected(module: nn.Module, found: LastMap, features: torch.Tensor, target: torch.Tensor, *, seed: int) -> Rows:
-    """Rows at random positions, equally from all samples."""
+def _collected(
+    module: nn.Module,
+    found: LastMap,
+    features: torch.Tensor,
+    target: torch.Tensor,
+    *,
+    seed: int,
+    counted: torch.Tensor | None,
+) -> Rows:
+    """Rows at random positions, equally from all samples; of those ``counted``, if given."""
     layer = module.get_submodule(found.layer)
     seen: dict[str, torch.Tensor] = {}
     hook = layer.register_forward_hook(
@@ -90,8 +105,11 @@ def _collected(module: nn.Module, found: LastMap, features: torch.Tensor, target
                 y = module(batch)
             read, z = seen["read"], seen["z"]
             v = before_rectifier(module, found, batch, z, y)
-            share = min(1.0, wanted / len(features) * len(batch) / _positions(layer, z))
-            parts.append(_drawn(layer, found, read, z, v, target[first : first + BATCH], share, random))
+            own = slice(first, first + BATCH)
+            every = torch.arange(_positions(layer, z)) if counted is None else counted[own].flatten().nonzero()[:, 0]
+            drawn = every[torch.randperm(len(every), generator=random)]
+            chosen = drawn[: max(1, round(wanted / len(features) * len(batch)))]
+            parts.append(_drawn(layer, found, read, z, v, target[own], chosen))
     finally:
         hook.remove()
     return Rows(*(torch.cat(column) for column in zip(*parts, strict=True)))
@@ -108,12 +126,9 @@ def _drawn(
     z: torch.Tensor,
     v: torch.Tensor,
     target: torch.Tensor,
-    share: float,
-    random: torch.Generator,
+    chosen: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Layer inputs, rest of v, and the teacher's y at a random ``share`` of the positions."""
-    count = _positions(layer, z)
-    chosen = torch.randperm(count, generator=random)[: max(1, round(share * count))]
+    """Layer inputs, rest of v, and the teacher's y at the positions ``chosen``."""
     axis = 1 if isinstance(layer, nn.Conv2d) or found.channels_last else v.dim() - 1
 
     def flat(tensor: torch.Tensor) -> torch.Tensor:

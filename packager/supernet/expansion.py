@@ -15,6 +15,7 @@ from device_sdk.supernet.blocks import ORIGINAL, CutPoint, Exit, Golden, Renditi
 from device_sdk.supernet.plan import Subnet
 from device_sdk.supernet.supernet import Supernet
 from packager.supernet.blocks import BUILDERS
+from packager.supernet.blocks.heads import attentions
 from packager.supernet.blocks.originals import Originals
 from packager.supernet.blocks.trainable import TrainableBlock, count_macs
 from packager.tracing.traced_model import Feature, TracedModel, parameter_count
@@ -158,6 +159,10 @@ def expand(
     return Expansion(traced, (*originals.blocks, *added), tuple(notes))
 
 
-def shrink_rates_for(parameters: int) -> tuple[float, ...]:
-    """The shrink rates of AdaptiveNet §7.2 for a model with so many parameters: two for a small one, else none."""
-    return _SHRINK_RATES if parameters < _SMALL_MODEL else ()
+def shrink_rates_for(traced: TracedModel) -> tuple[float, ...]:
+    """The shrink rates of AdaptiveNet §7.2 for a small model, and for a transformer of any size; none for others.
+
+    What a transformer's blocks lose, a closed-form fit mends without training (docs/adr/0096).
+    """
+    small = sum(traced.parameters) < _SMALL_MODEL
+    return _SHRINK_RATES if small or any(map(attentions, traced.blocks)) else ()

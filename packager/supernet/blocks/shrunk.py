@@ -1,7 +1,7 @@
 """Shrunk blocks: a block with fewer inner channels, its boundary unchanged (AdaptiveNet §4.1, B⁽⁻¹⁾ and B⁽⁻²⁾).
 
 Torch-Pruning finds groups of dependent channels across layers. The least important channels of each group are removed,
-so a shrunk block starts from the most important weights of its original.
+so a shrunk block starts from the most important weights of its original. An attention keeps whole heads.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from torch import nn
 
 from device_sdk.extras import require
 from device_sdk.supernet.blocks import TensorSpec
+from packager.supernet.blocks.heads import fewer_heads
+from packager.supernet.blocks.narrowing import narrowing_between
 from packager.supernet.blocks.trainable import AddedBlocks, TrainableBlock, count_macs, fits_shapes, listed
 from packager.torch_noise import torch_silenced
 from packager.tracing.traced_model import parameter_count
@@ -60,6 +62,12 @@ def _shrunk(
         module = shrink(original.module, shape, tensors[original.end].shape, rate=rate)
     except Exception as error:  # Torch-Pruning raises many kinds on operators that it does not know
         return f"Torch-Pruning fails ({type(error).__name__})"
+    narrowed = None if module is None else narrowing_between(original.module, module)
+    narrowings = () if narrowed is None else (narrowed,)
+    attended = fewer_heads(original.module if module is None else module, shape, rate=rate)
+    if attended is not None:
+        module, heads = attended
+        narrowings = (heads, *narrowings)
     if module is None:
         return "no inner channels can be removed"
     macs = count_macs(module, shape)
@@ -73,6 +81,7 @@ def _shrunk(
         module=module,
         macs=macs,
         copied_from=original.id,
+        narrowings=narrowings,
     )
 
 

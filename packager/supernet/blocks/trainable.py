@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.flop_counter import FlopCounterMode
 
 from device_sdk.supernet.blocks import ORIGINAL, Block, BlockKind, Rendition, TensorSpec, kind_named
+from packager.supernet.blocks.narrowing import Narrowing
 from packager.tracing.traced_model import Feature, parameter_count, tensors_of
 
 
@@ -21,7 +22,7 @@ class TrainableBlock:
     """A block of the supernet with its torch module: [batch, *start shape] → [batch, *end shape].
 
     Several tensors of a cut point are separate arguments, or a tuple as the result. ``taps``: cut points whose tensors
-    are arguments before those of the start; only a head has some.
+    are arguments before those of the start; only a head has some. ``narrowings``: what a shrunk block lost, if known.
     """
 
     id: str
@@ -32,6 +33,7 @@ class TrainableBlock:
     macs: int
     copied_from: str | None = None
     taps: tuple[int, ...] = ()
+    narrowings: tuple[Narrowing, ...] = ()
 
     def run(self, features: Mapping[int, Feature]) -> Feature:
         """The block's output for the ``features`` by cut point."""
