@@ -56,14 +56,11 @@ def expanded(job: Job, examples: torch.Tensor) -> Expansion:
     """
     recipe, traced = job.recipe, cut_model(job, examples)
     _require_answers(job, traced)
-    rates = recipe.shrink_rates
-    if rates == "auto":
-        rates = shrink_rates_for(traced)
     expansion = expand(
         traced,
         max_span=recipe.max_span,
         tiled=recipe.tiled,
-        shrink_rates=rates,
+        shrink_rates=shrink_rates_for(traced, recipe.shrink_rates),
         identity=recipe.identity,
         copied=recipe.copied,
     )

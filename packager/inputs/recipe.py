@@ -31,8 +31,9 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``fused``: operators that are not separated from the layer before them; default: those that inference engines fuse.
     ``max_span``: maximum number of originals that a merged block or an identity replaces.
     ``tiled``: merged blocks begin only at every ``max_span``th original: fewer blocks, each trained more often.
-    ``shrink_rates``: one shrunk block per original and rate, with that share of the inner channels; ``auto``: 0.5 and
-    0.25 for a model below 10 million parameters, else none (AdaptiveNet §7.2).
+    ``shrink_rates``: one shrunk block per original and rate, with that share of the inner channels; ``transformers``:
+    0.5 and 0.25 for a model with attention, none for others; ``auto``: for one below 10 million parameters too
+    (AdaptiveNet §7.2).
     ``identity``: add skips over spans that keep their shape. Skips far from the front of error against MACs are dropped
     before the training. In models with cut points of several tensors, skips that lose more than ``identity_points``
     percentage points are dropped after it.
@@ -80,7 +81,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fused: tuple[str, ...] | None = None
     max_span: int = 3
     tiled: bool = False
-    shrink_rates: tuple[float, ...] | Literal["auto"] = ()
+    shrink_rates: tuple[float, ...] | Literal["transformers", "auto"] = "transformers"
     identity: bool = True
     identity_points: float = 2.0
     copied: int = 0
@@ -145,7 +146,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         require_numbers(self, shares, lambda value: 0 <= value <= 1, "not between 0 and 1")
         if self.input_sizes != "auto" and not all(size and min(size) > 0 for size in self.input_sizes):
             raise UsageError("the recipe's input_sizes are not all above 0")
-        if self.shrink_rates != "auto" and not all(0 < rate < 1 for rate in self.shrink_rates):
+        if not isinstance(self.shrink_rates, str) and not all(0 < rate < 1 for rate in self.shrink_rates):
             raise UsageError("the recipe's shrink_rates are not all between 0 and 1")
 
     @property

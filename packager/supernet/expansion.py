@@ -159,10 +159,13 @@ def expand(
     return Expansion(traced, (*originals.blocks, *added), tuple(notes))
 
 
-def shrink_rates_for(traced: TracedModel) -> tuple[float, ...]:
-    """The shrink rates of AdaptiveNet §7.2 for a small model, and for a transformer of any size; none for others.
+def shrink_rates_for(traced: TracedModel, chosen: Sequence[float] | str) -> Sequence[float]:
+    """The rates that a recipe's ``shrink_rates`` mean: themselves, or those of AdaptiveNet §7.2 for some models.
 
-    What a transformer's blocks lose, a closed-form fit mends without training (docs/adr/0096).
+    ``chosen``: rates; ``transformers``, whose losses a closed-form fit mends without training (docs/adr/0096); or
+    ``auto``: for small models too.
     """
-    small = sum(traced.parameters) < _SMALL_MODEL
+    if not isinstance(chosen, str):
+        return chosen
+    small = chosen == "auto" and sum(traced.parameters) < _SMALL_MODEL
     return _SHRINK_RATES if small or any(map(attentions, traced.blocks)) else ()

@@ -38,7 +38,8 @@ def test_choices_are_all_fields_as_plain_values():
 
 
 def test_lists_are_told_apart_in_the_choices():
-    assert Recipe(steps=1).choices()["shrink_rates"] == ""
+    assert Recipe(steps=1).choices()["shrink_rates"] == "transformers"
+    assert Recipe(steps=1, shrink_rates=()).choices()["shrink_rates"] == ""
     assert Recipe(steps=1, shrink_rates=(0.5, 0.25)).choices()["shrink_rates"] == "0.5, 0.25"
     assert Recipe(steps=1, shrink_rates="auto").choices()["shrink_rates"] == "auto"
 
