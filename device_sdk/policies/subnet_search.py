@@ -41,6 +41,8 @@ _ABOUT_AS_LIKELY = 0.1  # of the largest probability
 _REPEATED = 2  # measurements of the full model, back to back and paced in turns
 _AT_ONCE = 3  # candidates measured together, beside the full model
 _MOST_TURNS = 8
+_LOWER_AIMS = 3  # searches after the first one, each within a lower budget
+_CLIFF = 0.02  # expected accuracy below the best candidate, at which a lower aim is worth its time
 _MOST_SLOWDOWN = 4.0  # of a busy device; a profile that promises more than this is wrong
 _LEAST_MS = 1e-6
 _NORMAL_95 = 1.96
@@ -120,7 +122,33 @@ class Confirmation:
             return self.budget
         self._take_times(rungs[:_AT_ONCE])
         fitting = (one for one in largest_first if self._belief.estimate(one).ratio <= self._limit)
-        reference = next(fitting, [self._original, *largest_first][-1])
+        return self._aimed_by(next(fitting, [self._original, *largest_first][-1]))
+
+    def aim_lower(self, pool: Iterable[Candidate], aimed: Budget) -> Budget | None:
+        """A lower aim than ``aimed``, by which ``pool`` was found; None if that was near enough.
+
+        Too high: the most accurate candidate that was predicted to fit measures surely above the budget, and what is
+        left is worse by more than ``_CLIFF``. Predictions are too low then for what the search proposes, and it should
+        propose something smaller.
+        """
+        if aimed.latency_ms is None or math.isinf(aimed.latency_ms):
+            return None
+        ranked = sorted((one for one in pool if aimed.fits(one.cost)), key=by_expected_accuracy)
+        if not ranked:
+            return None
+        best = ranked[0]
+        self._take_times([best.subnet])
+        possible = (
+            one for one in ranked if self._belief.estimate(one.subnet).probability_below(self._limit) >= DOUBTFUL
+        )
+        left = next(possible, None)
+        if left is not None and left.expected_accuracy >= best.expected_accuracy - _CLIFF:
+            return None
+        lower = self._aimed_by(best.subnet)
+        return lower if lower.latency_ms is not None and lower.latency_ms < aimed.latency_ms else None
+
+    def _aimed_by(self, reference: Subnet) -> Budget:
+        """The budget in terms of predictions, if all are off as far as that of ``reference``."""
         predicted_ms, measured = self._costs.latency_ms(reference), self._belief.estimate(reference)
         aimed_ms = self._limit / EQUAL_LATENCY * predicted_ms / measured.ratio
         return msgspec.structs.replace(self.budget, latency_ms=aimed_ms)
@@ -409,7 +437,7 @@ def _search(problem: SearchProblem, strategy: str, confirmation: Confirmation) -
         near = rungs_near(supernet, costs, aimed)
         aimed = confirmation.aim(*(list(map(costs.housed, ones)) for ones in (near, largest_first(supernet, near))))
     try:
-        return find_subnets(make_strategy(strategy), replace(problem, budget=aimed))
+        return _search_aimed(replace(problem, budget=aimed), strategy, confirmation)
     except InfeasibleBudgetError:
         fastest = fastest_within(supernet, costs, memory_mb=aimed.memory_mb)
         if fastest is None:
@@ -417,6 +445,29 @@ def _search(problem: SearchProblem, strategy: str, confirmation: Confirmation) -
         confirmation.require_chance(costs.housed(fastest), costs.peak_bytes(fastest))
         nearest = msgspec.structs.replace(aimed, latency_ms=costs.latency_ms(fastest) * EQUAL_LATENCY)
         return find_subnets(make_strategy(strategy), replace(problem, budget=nearest))
+
+
+def _search_aimed(problem: SearchProblem, strategy: str, confirmation: Confirmation) -> SearchResult:
+    """Search within the budget of ``problem``, and again within a lower one where that was too high for what was found.
+
+    Each search looks at one new subnet at least, also when time is up.
+
+    Raises:
+        InfeasibleBudgetError: nothing is predicted to fit the first budget.
+    """
+    started_s, limit_s = problem.clock(), problem.time_limit_s
+    found = find_subnets(make_strategy(strategy), problem)
+    for _ in range(_LOWER_AIMS):
+        lower = None if found.stopped == "cancelled" else confirmation.aim_lower(found.pool, problem.budget)
+        if lower is None:
+            break
+        left_s = None if limit_s is None else max(0.0, limit_s - (problem.clock() - started_s))
+        problem = replace(problem, budget=lower, known=found.pool, time_limit_s=left_s)
+        try:
+            found = find_subnets(make_strategy(strategy), problem)
+        except InfeasibleBudgetError:  # what is known stays
+            break
+    return found
 
 
 def within_cap(supernet: Supernet, cost_model: CostModel, budget: Budget, memory_cap_bytes: int | None) -> Budget:

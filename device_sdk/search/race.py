@@ -40,13 +40,17 @@ class SearchRun:
         self._best: Candidate | None = None
         self._started_s = problem.clock()
 
-    def evaluate(self, subnets: Iterable[Subnet]) -> bool:
-        """Evaluate the new subnets as one group and add them to the pool; False, adding none, if it was stopped."""
+    def evaluate(self, subnets: Iterable[Subnet], *, at_any_time: bool = False) -> bool:
+        """Evaluate the new subnets as one group and add them to the pool; False, adding none, if it was stopped.
+
+        ``at_any_time``: the time limit does not stop it.
+        """
         new = [subnet for subnet in dict.fromkeys(subnets) if subnet not in self.pool]
         if not new:
             return True
         try:
-            accuracies = self.problem.evaluator.accuracies(new, should_stop=self.check_stop)
+            stop = self.problem.cancelled if at_any_time else self.check_stop
+            accuracies = self.problem.evaluator.accuracies(new, should_stop=stop)
         except EvaluationStopped:
             return False
         for subnet, accuracy in zip(new, accuracies, strict=True):

@@ -91,12 +91,13 @@ class BayesianPathSearch:
 
     @staticmethod
     def _start(run: SearchRun, race: Race, model: AdditiveModel, cheapest: Subnet) -> None:
-        """Order the samples and evaluate the path that the distillation errors favour."""
+        """Order the samples and evaluate the path that the distillation errors favour, also if rungs took all the time.
+
+        Where every rung within the budget is bad, as in 8 bits a transformer's are, it is often far better.
+        """
         problem = run.problem
         first = _best_by(model.fit([]), problem, problem.budget) or cheapest
-        _require(not run.check_stop())
-        _require(race.begin())
-        _require(run.evaluate([first]))
+        _require(race.begin() and run.evaluate([first], at_any_time=True) and not run.check_stop())
 
     @staticmethod
     def _sweep(run: SearchRun, race: Race) -> None:
