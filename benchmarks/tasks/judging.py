@@ -63,6 +63,11 @@ class CaseJudge:
         taken = self._ratios([plan.subnet for plan in plans.values()])
         return [self._judged(what, ratio, plan, own) for (what, plan), own in zip(plans.items(), taken, strict=True)]
 
+    def adapted(self, ratio: float) -> Judged:
+        """The choice of ``adapt`` with labels, also where no rung of the ladder keeps the budget."""
+        plan = self._adapted(Goal(latency_ratio=ratio), self._case.search)
+        return self._judged(ADAPTED, ratio, plan, self._ratios([plan.subnet])[0])
+
     def _best_rung(self, ratio: float) -> Subnet:
         """The best by the case's metric on the samples that choose, as a developer would pick it."""
         fitting = [rung for rung, taken in self._ladder.items() if taken <= EQUAL_LATENCY * ratio]

@@ -131,13 +131,14 @@ class Confirmation:
         left is worse by more than ``_CLIFF``. Predictions are too low then for what the search proposes, and it should
         propose something smaller.
         """
-        if aimed.latency_ms is None or math.isinf(aimed.latency_ms):
+        if aimed.latency_ms is None or math.isinf(self._limit):
             return None
         ranked = sorted((one for one in pool if aimed.fits(one.cost)), key=by_expected_accuracy)
         if not ranked:
             return None
         best = ranked[0]
-        self._take_times([best.subnet])
+        if not self._belief.estimate(best.subnet).measured:
+            self._take_times([best.subnet])
         possible = (
             one for one in ranked if self._belief.estimate(one.subnet).probability_below(self._limit) >= DOUBTFUL
         )

@@ -49,7 +49,7 @@ class SearchRun:
         if not new:
             return True
         try:
-            stop = self.problem.cancelled if at_any_time else self.check_stop
+            stop = self._check_cancelled if at_any_time else self.check_stop
             accuracies = self.problem.evaluator.accuracies(new, should_stop=stop)
         except EvaluationStopped:
             return False
@@ -79,11 +79,14 @@ class SearchRun:
 
     def check_stop(self) -> bool:
         """Record and return whether the search must stop: cancelled, or out of time with a non-empty pool."""
-        if self.problem.cancelled():
-            self.stopped = "cancelled"
-        elif self.pool and self._out_of_time():
+        if not self._check_cancelled() and self.pool and self._out_of_time():
             self.stopped = "time limit"
         return self.stopped != "done"
+
+    def _check_cancelled(self) -> bool:
+        if self.problem.cancelled():
+            self.stopped = "cancelled"
+        return self.stopped == "cancelled"
 
     def _out_of_time(self) -> bool:
         limit_s = self.problem.time_limit_s

@@ -38,6 +38,9 @@ NAME = "int8"
 _LEVELS = 255
 _FINER = 257  # 16-bit steps in one of 8 bits: both reach from the same minimum to the same maximum
 _BATCH = 64
+_OF_TRANSFORMERS = frozenset({"LayerNormalization", "RMSNormalization", "Softmax", "Sqrt"})  # older norms have a root
+_PRODUCTS = ["Conv", "Gather", "Gemm", "MatMul"]
+_FREE_SUMS = {"MatMulConstBOnly": True, "OpTypesToExcludeOutputQuantization": ["Gemm", "MatMul"]}
 ActivationBits: TypeAlias = Literal[8, 16]
 _PREPROCESSED = ("onnx.quant.pre_process", "onnxruntime.quant")  # metadata set by the tool's preprocessing
 
@@ -68,7 +71,8 @@ def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Prog
                 else:
                     model = part_model(exported, part, calibration.free_axes)
                     read = [inputs_of(exported, part, some) for some in ranged]
-                    graph = quantised_part(model, part, read, quantization, batch=calibration.batch)
+                    only = products_only(model.graph)
+                    graph = quantised_part(model, part, read, quantization, batch=calibration.batch, products_only=only)
                 if part in skips or any(node.op_type == "QuantizeLinear" for node in graph.node):
                     judged[part] = judge(NAME, exported, part, graph, reference, held_back, batch=calibration.batch)
                 task.advance()
@@ -124,14 +128,15 @@ def quantised_part(
     batch: int,
     activation_bits: ActivationBits = 8,
     reduce_range: bool = True,
+    products_only: bool = False,
 ) -> onnx.GraphProto:
-    """The fragment with int8 weights and a pair around every activation.
+    """The fragment with int8 weights and a pair around every activation, or those alone that weights multiply.
 
-    ``inputs``: of the model, [count, *shape] each, once for each input size that ranges are measured at.
-    ``activation_bits`` and ``reduce_range`` as of ``quantised``.
+    The latter (``products_only``) have ranges of their own, also at the ends of the part. ``inputs``: of the model,
+    [count, *shape] each, once for each input size that ranges are measured at. The others as of ``quantised``.
     """
     finer, kind = (1, np.uint8) if activation_bits == 8 else (_FINER, np.uint16)
-    given = {f"cut_{index}": found for index, found in quantization.items()}
+    given = {} if products_only else {f"cut_{index}": found for index, found in quantization.items()}
     ends = {value.name for value in (*model.graph.input, *model.graph.output)} & given.keys()
     overrides = {
         name: {
@@ -151,6 +156,7 @@ def quantised_part(
         batch=batch,
         activation_bits=activation_bits,
         reduce_range=reduce_range,
+        products_only=products_only,
     )
     return as_fragment(made, part)
 
@@ -162,13 +168,15 @@ def quantised(
     batch: int = _BATCH,
     activation_bits: ActivationBits = 8,
     reduce_range: bool = True,
+    products_only: bool = False,
 ) -> onnx.ModelProto:
     """``model`` in int8, calibrated on all of ``inputs``, [count, *shape] for each of its inputs. Changes its metadata.
 
     What leads to a logarithm stays as it is.
 
     ``extra_options``: of ONNX Runtime's tool. ``batch``: of the calibration. ``activation_bits``: 16 need opset 21.
-    ``reduce_range``: weights within ±64, since x86 without VNNI adds two products in 16 bits.
+    ``reduce_range``: weights within ±64, since x86 without VNNI adds two products in 16 bits. ``products_only``: what
+    weights multiply, and tables of weights; sums, norms and attention stay in fp32.
 
     Raises:
         StorageError: no disk space for temporary files.
@@ -185,6 +193,7 @@ def quantised(
             return None if some is None else dict(zip(names, some, strict=True))
 
     kept = _before_logarithms(model.graph)
+    options = dict(extra_options or {}) | (_FREE_SUMS if products_only else {})
     model.metadata_props.add(key=_PREPROCESSED[0], value=_PREPROCESSED[1])
     with storage_errors(Path(tempfile.gettempdir())), tempfile.TemporaryDirectory() as folder, torch_silenced():
         path = Path(folder) / "quantised.onnx"
@@ -198,10 +207,20 @@ def quantised(
             activation_type=tool.QuantType.QUInt8 if activation_bits == 8 else tool.QuantType.QUInt16,
             weight_type=tool.QuantType.QInt8,
             calibrate_method=tool.CalibrationMethod.MinMax,
+            op_types_to_quantize=_PRODUCTS if products_only else None,
             nodes_to_exclude=kept,
-            extra_options=dict(extra_options or {}),
+            extra_options=options,
         )
         return onnx.load(path)
+
+
+def products_only(graph: onnx.GraphProto) -> bool:
+    """True for a part of a transformer: one that normalises over channels, or has an attention.
+
+    What flows between its layers has a few channels a hundred times larger than the others, so that one scale for the
+    tensor leaves nothing of these; products average the rounding of many channels, sums do not.
+    """
+    return any(node.op_type in _OF_TRANSFORMERS for node in graph.node)
 
 
 def _before_logarithms(graph: onnx.GraphProto) -> list[str]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -112,6 +113,27 @@ def test_the_rung_of_the_largest_input_that_fits_corrects_the_aim():
 
 def test_without_a_rung_near_the_budget_the_search_aims_at_the_budget():
     assert confirmation(Device(), Budget(latency_ms=5.0)).aim([], []).latency_ms == pytest.approx(5.0, rel=0.03)
+
+
+def test_the_search_aims_lower_where_the_best_of_its_finds_is_too_slow_and_the_others_are_much_worse():
+    """Predictions of what the search proposes are low, those of the rungs not."""
+    model = costs(b=0.8)
+    aimed = confirmation(Device(), Budget(latency_ms=4.2), model=model)
+    near = [replace(one, accuracy=0.79) if one.subnet == subnet("c") else one for one in pool(model, "bcd")]
+    assert aimed.aim_lower(near, Budget(latency_ms=4.2)) is None  # c keeps it and is about as good as b
+    lower = aimed.aim_lower(pool(model, "bd"), Budget(latency_ms=4.2))
+    assert lower.latency_ms == pytest.approx(4.2 * 0.8, rel=0.02)
+    assert aimed.aim_lower(pool(model, "d"), lower) is None
+    assert aimed.aim_lower([], lower) is None
+
+
+def test_without_a_latency_budget_there_is_no_lower_aim():
+    device = Device()
+    aimed = confirmation(device, Budget(memory_mb=1.0))
+    before = len(device.measured)
+    assert aimed.aim_lower(pool(), Budget(memory_mb=1.0)) is None
+    assert aimed.aim_lower(pool(), Budget(latency_ms=5.0)) is None
+    assert len(device.measured) == before
 
 
 def test_between_equal_chances_the_more_accurate_is_taken_never_the_last_one_left():

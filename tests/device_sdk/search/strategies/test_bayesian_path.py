@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import msgspec
 import pytest
 
 from device_sdk.search import AdaptiveNetSearch, BayesianPathSearch
+from device_sdk.search.port import Candidate
 from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.plan import Plan
 from device_sdk.supernet.supernet import Supernet
 
 
@@ -72,6 +75,19 @@ def test_the_first_look_is_what_distillation_errors_favour(elastic_supernet, uni
     [only] = result.pool
     assert not bad & set(only.subnet.block_ids)
     assert only.cost.latency_ms <= 10
+
+
+def test_when_the_ladder_took_all_the_time_one_more_path_is_looked_at(elastic_supernet, uniform_costs, make_problem):
+    supernet = elastic_supernet(12)
+    problem = make_problem(
+        supernet, uniform_costs(supernet), Budget(latency_ms=10), time_limit_s=0.0, accuracy=additive
+    )
+    original = supernet.original
+    rung = Candidate(Plan(original), problem.cost_model.cost(original), 0.1)
+    result = BayesianPathSearch().search(replace(problem, known=(rung,)))
+    assert [rung] == [one for one in result.pool if one.subnet == original]
+    assert (len(result.pool), result.stopped) == (2, "time limit")
+    assert result.best.cost.latency_ms <= 10
 
 
 def test_most_subnets_are_given_up_early(elastic_supernet, uniform_costs, make_problem):

@@ -270,17 +270,40 @@ private class Choosing(
      * and if it may keep the budget, its neighbourhood is searched.
      */
     private fun search(problem: SearchProblem, aims: Boolean): SearchResult {
-        fun found(budget: Budget) = findSubnets(makeStrategy(settings.strategy), problem.with(budget = budget))
         val near = rungsNear(supernet, searching, problem.budget)
         fun aimed() = confirmation.aim(near.map(searching::housed), largestFirst(supernet, near).map(searching::housed))
         val aimed = if (aims) aimed() else problem.budget
         return try {
-            found(aimed)
+            searchAimed(problem.with(budget = aimed))
         } catch (error: InfeasibleBudgetError) {
             val fastest = fastestWithin(supernet, searching, aimed.memoryMb) ?: throw error
             confirmation.requireChance(searching.housed(fastest), searching.peakBytes(fastest))
-            found(aimed.copy(latencyMs = searching.latencyMs(fastest) * EQUAL_LATENCY))
+            val nearest = aimed.copy(latencyMs = searching.latencyMs(fastest) * EQUAL_LATENCY)
+            findSubnets(makeStrategy(settings.strategy), problem.with(budget = nearest))
         }
+    }
+
+    /**
+     * Search within the budget of [first], and again within a lower one where that was too high for what was found.
+     *
+     * Each search looks at one new subnet at least, also when time is up.
+     */
+    private fun searchAimed(first: SearchProblem): SearchResult {
+        val startedS = first.clock()
+        var problem = first
+        var found = findSubnets(makeStrategy(settings.strategy), problem)
+        repeat(LOWER_AIMS) {
+            if (found.stopped == Stopped.CANCELLED) return found
+            val lower = confirmation.aimLower(found.pool, problem.budget) ?: return found
+            val leftS = first.timeLimitS?.let { maxOf(0.0, it - (problem.clock() - startedS)) }
+            problem = problem.with(lower, leftS, found.pool)
+            found = try {
+                findSubnets(makeStrategy(settings.strategy), problem)
+            } catch (_: InfeasibleBudgetError) { // what is known stays
+                return found
+            }
+        }
+        return found
     }
 
     /** The most accurate subnet of the search that keeps the budget when it is measured. */

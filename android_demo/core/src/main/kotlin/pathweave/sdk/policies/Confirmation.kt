@@ -36,6 +36,8 @@ private const val ABOUT_AS_LIKELY = 0.1 // of the largest probability
 private const val REPEATED = 2 // measurements of the full model, back to back and paced in turns
 private const val AT_ONCE = 3 // candidates measured together, beside the full model
 private const val MOST_TURNS = 8
+internal const val LOWER_AIMS = 3 // searches after the first one, each within a lower budget
+private const val CLIFF = 0.02 // expected accuracy below the best candidate, at which a lower aim is worth its time
 private const val MOST_SLOWDOWN = 4.0 // of a busy device; a profile that promises more than this is wrong
 private const val LEAST_MS = 1e-6
 internal const val NORMAL_95 = 1.96
@@ -119,7 +121,28 @@ internal class Confirmation(
         if (budget.latencyMs == null || budget.latencyMs.isInfinite()) return budget
         takeTimes(rungs.take(AT_ONCE))
         val fitting = largestFirst.firstOrNull { belief.estimate(it).ratio <= limit }
-        val reference = fitting ?: (listOf(original) + largestFirst).last()
+        return aimedBy(fitting ?: (listOf(original) + largestFirst).last())
+    }
+
+    /**
+     * A lower aim than [aimed], by which [pool] was found; null if that was near enough.
+     *
+     * Too high: the most accurate candidate that was predicted to fit measures surely above the budget, and what is left
+     * is worse by more than CLIFF. Predictions are too low then for what the search proposes, and it should propose
+     * something smaller.
+     */
+    fun aimLower(pool: List<Candidate>, aimed: Budget): Budget? {
+        if (aimed.latencyMs == null || limit.isInfinite()) return null
+        val ranked = pool.filter { aimed.fits(it.cost) }.sortedWith(BY_EXPECTED_ACCURACY)
+        val best = ranked.firstOrNull() ?: return null
+        if (!belief.estimate(best.subnet).measured) takeTimes(listOf(best.subnet))
+        val left = ranked.firstOrNull { belief.estimate(it.subnet).probabilityBelow(limit) >= DOUBTFUL }
+        if (left != null && left.expectedAccuracy >= best.expectedAccuracy - CLIFF) return null
+        return aimedBy(best.subnet).takeIf { it.latencyMs != null && it.latencyMs < aimed.latencyMs }
+    }
+
+    /** The budget in terms of predictions, if all are off as far as that of [reference]. */
+    private fun aimedBy(reference: Subnet): Budget {
         val aimedMs = limit / EQUAL_LATENCY * costs.latencyMs(reference) / belief.estimate(reference).ratio
         return budget.copy(latencyMs = aimedMs)
     }

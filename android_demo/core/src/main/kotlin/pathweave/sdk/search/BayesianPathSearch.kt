@@ -73,11 +73,14 @@ public class BayesianPathSearch(
         private val paths = BestPath(model.numbers, problem.costModel)
         private val proposals by lazy { Proposals(this@BayesianPathSearch, run, paths) }
 
-        /** Order the samples and evaluate the path that the distillation errors favour. */
+        /**
+         * Order the samples and evaluate the path that the distillation errors favour, also if rungs took all the time.
+         *
+         * Where every rung within the budget is bad, it is often far better.
+         */
         fun start(): Boolean {
             val first = paths.find(problem.budget, model.fit(emptyList()).values) ?: cheapest
-            if (run.checkStop() || !race.begin()) return false
-            return run.evaluate(listOf(first))
+            return race.begin() && run.evaluate(listOf(first), atAnyTime = true) && !run.checkStop()
         }
 
         /** Start the best path so far with each added block alone, so that all blocks have been looked at once. */

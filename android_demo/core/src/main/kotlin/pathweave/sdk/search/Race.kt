@@ -105,12 +105,15 @@ internal class SearchRun(val problem: SearchProblem, private val planned: Int) {
         problem.progress.report(0, planned, "")
     }
 
-    /** Evaluate the new subnets as one group and add them to the pool; false, adding none, if it was stopped. */
-    fun evaluate(subnets: Iterable<Subnet>): Boolean {
+    /**
+     * Evaluate the new subnets as one group and add them to the pool; false, adding none, if it was stopped. [atAnyTime]:
+     * the time limit does not stop it.
+     */
+    fun evaluate(subnets: Iterable<Subnet>, atAnyTime: Boolean = false): Boolean {
         val new = subnets.distinct().filter { it !in pool }
         if (new.isEmpty()) return true
         val accuracies = try {
-            problem.evaluator.accuracies(new, ::checkStop)
+            problem.evaluator.accuracies(new, if (atAnyTime) ::checkCancelled else ::checkStop)
         } catch (_: EvaluationStopped) {
             return false
         }
@@ -139,12 +142,13 @@ internal class SearchRun(val problem: SearchProblem, private val planned: Int) {
 
     /** Record and return whether the search must stop: cancelled, or out of time with a non-empty pool. */
     fun checkStop(): Boolean {
-        if (problem.cancelled()) {
-            stopped = Stopped.CANCELLED
-        } else if (pool.isNotEmpty() && outOfTime()) {
-            stopped = Stopped.TIME_LIMIT
-        }
+        if (!checkCancelled() && pool.isNotEmpty() && outOfTime()) stopped = Stopped.TIME_LIMIT
         return stopped != Stopped.DONE
+    }
+
+    private fun checkCancelled(): Boolean {
+        if (problem.cancelled()) stopped = Stopped.CANCELLED
+        return stopped == Stopped.CANCELLED
     }
 
     private fun outOfTime(): Boolean = problem.timeLimitS.let { it != null && problem.clock() - startedS >= it }
