@@ -41,8 +41,8 @@ def run(options: BenchOptions) -> BenchOutcome:
 
     1. adapt to budgets, with labels and without; 2. the best rung of the ladder (a rendition and an input size
     throughout) that keeps each budget, measured, picked on the same samples by the metric itself; 3. of texts, the
-    fastest plan with exits that loses half a point at most, and a plan faster than all rungs; 4. a small network of texts, which asks a server that has
-    the large one about hard texts.
+    fastest plan with exits that loses half a point at most, and a plan faster than all rungs; 4. a small network of
+    texts, which asks a server that has the large one about hard texts.
 
     Raises:
         FileNotFoundError, ModuleNotFoundError: data are missing; says which, and where they come from.

@@ -348,7 +348,7 @@ def test_a_search_without_time_still_offers_something_that_fits(run, strategy):
     found = run(Goal(latency_ms=200.0), time_limit_s=0.0, strategy=strategy)
     assert found.expected.latency_ms <= 200.0
     assert found.stopped == "time limit"
-    assert len(found.pool) == 1
+    assert len(found.pool) <= 2  # the fastest, and what packaging favours
 
 
 def test_a_subnet_that_measures_above_the_budget_is_never_chosen(run, slow_profile):
