@@ -30,6 +30,7 @@ from packager.inputs.model_attributes import class_names_of
 from packager.inputs.pixels import Pixels
 from packager.inputs.sound_extractor import EXTRACTOR_TYPE, FromSounds, SoundExtractor
 from packager.inputs.text_input import FromRows, text_input
+from packager.zoo.first_token import first_token_classifier
 
 CONFIG, PROCESSOR, WEIGHTS, SHARDS, CARD = (
     *("config.json", "preprocessor_config.json", "model.safetensors", "model.safetensors.index.json"),
@@ -162,7 +163,8 @@ def _texts(model: nn.Module, folder: Path, config: Mapping[str, Any], input_shap
     if input_shape is not None and (len(input_shape) != 2 or not 2 <= tokens <= most):
         raise UsageError(f"the shape of texts is 2, tokens; {folder.name} takes at most {most} tokens")
     preprocessing, blobs = text_input(folder / TOKENIZER, max_tokens=tokens)
-    return _Prepared(FromRows(model), (preprocessing.rows, tokens), preprocessing, blobs=blobs)
+    rebuilt = first_token_classifier(model, config)
+    return _Prepared(rebuilt or FromRows(model), (preprocessing.rows, tokens), preprocessing, blobs=blobs)
 
 
 def _most_tokens(folder: Path, config: Mapping[str, Any]) -> int:

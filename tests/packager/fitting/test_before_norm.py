@@ -1,14 +1,9 @@
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
 from packager.fitting.before_norm import BeforeNorm, aim_of, last_norm
-from packager.fitting.candidates import FITTED, candidates
-from packager.supernet.blocks.shrunk import shrunk_blocks
-from packager.supernet.blocks.trainable import original_block
-from packager.tracing.traced_model import trace
 
 CHANNELS = 8
 
@@ -70,28 +65,3 @@ def test_a_block_takes_the_norm_of_the_original_that_ends_there(noise):
     assert torch.equal(stripped.block.norm.weight, second.norm.weight)
     assert not torch.equal(first.norm.weight, second.norm.weight)
     assert aim_of(second, padded(noise, 8)).stripped(made(PreNorm), noise(8, 6, CHANNELS)) is None
-
-
-@pytest.mark.parametrize("build", [PostNorm, PreNorm])
-def test_a_narrow_block_is_fitted_with_the_channels_that_matter(build, noise):
-    """Half of the inner channels do nothing, though their weights are the largest: the others make the teacher."""
-    module = made(build)
-    with torch.no_grad():
-        module.inner.weight[:16] = 0
-        module.inner.bias[:16] = 20.0  # a constant, whose weights are large
-        module.outer.weight[:, :16] *= 3
-    network = nn.Sequential(made(PreNorm, 5), module, nn.Linear(CHANNELS, 3))
-    inputs = padded(noise, 120) if build is PostNorm else noise(120, 6, CHANNELS)
-    traced = trace(network, inputs[:4])
-    features = traced.features(inputs)
-    [at] = [index for index, one in enumerate(traced.blocks) if "1_inner" in dict(one.named_modules())]
-    original = original_block(traced.blocks[at], at, traced.cuts)
-    [block] = shrunk_blocks([original], traced.tensors, rates=(0.5,)).blocks
-    aim = aim_of(original.module, features[at].detach())
-    copied, fitted = candidates([block], original.module, features[at].detach(), aim, seed=0)
-    assert fitted.how == FITTED
-    with torch.no_grad():
-        wanted = features[at + 1]
-        errors = [float((one.block.module(features[at]) - wanted).square().mean()) for one in (copied, fitted)]
-    assert errors[0] > 0.05
-    assert errors[1] < 1e-4

@@ -24,10 +24,11 @@ from packager.exporting.export import export_blocks
 from packager.exporting.onnx_exporter import OPSET, export_whole, select_by_convolution
 from packager.exporting.verification import SELF_TEST_BATCH, SELF_TEST_SEED, TorchReference
 from packager.renditions.calibration import Calibration
-from packager.renditions.int8 import fitted, make_int8, quantised
+from packager.renditions.int8 import fitted, make_int8, products_only, quantised
 from packager.renditions.rendition_set import part_stretch
 from packager.supernet.blocks.trainable import TrainableBlock
 from packager.supernet.expansion import expand
+from packager.tracing.traced_model import trace
 
 FLOAT_ARITHMETIC = {"Conv", "Add", "Relu", "Gemm", "FusedConv"}
 
@@ -303,3 +304,37 @@ def test_what_leads_to_a_logarithm_is_not_quantised():
     session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
     found = session.run(None, {"input": samples.numpy()})[0]
     assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+
+
+class Layer(nn.Module):
+    """norm(x + feed-forward(x)) over tokens [n, t, c], one channel of which is far larger than the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer, self.norm = nn.Linear(16, 32), nn.Linear(32, 16), nn.LayerNorm(16)
+        with torch.no_grad():
+            self.norm.weight[3] = 60.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x + self.outer(nn.functional.gelu(self.inner(x))))
+
+
+def test_of_a_transformer_only_what_weights_multiply_is_quantised(noise, work):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(8, 16), *(Layer() for _ in range(3)), nn.Linear(16, 5)).eval()
+    samples = noise(128, 6, 8)
+    exported = export_blocks(expand(trace(network, samples[:4]), max_span=1, identity=True))
+    made = make_int8(exported, Calibration(exported.expansion, samples), SilentProgress(), work)
+    layers = [part for part, data in exported.own.items() if products_only(graph_of(data))]
+    assert len(layers) >= 3
+    for part in layers:
+        graph = graph_of(made.own[part])
+        paired = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
+        assert all(paired >= set(node.input[:2]) for node in graph.node if node.op_type in ("MatMul", "Gemm"))
+        others = [node for node in graph.node if node.op_type in ("Add", "LayerNormalization")]
+        assert not any(paired & set(node.input[:1]) for node in others if node.op_type == "LayerNormalization")
+        assert made.errors[part] < 0.01
+
+
+def test_a_part_of_convolutions_is_quantised_as_a_whole(tiny_exported):
+    assert not any(products_only(graph_of(data)) for data in tiny_exported.own.values())
