@@ -124,29 +124,27 @@ class Confirmation:
         fitting = (one for one in largest_first if self._belief.estimate(one).ratio <= self._limit)
         return self._aimed_by(next(fitting, [self._original, *largest_first][-1]))
 
-    def aim_lower(self, pool: Iterable[Candidate], aimed: Budget) -> Budget | None:
+    def aim_lower(self, pool: Sequence[Candidate], aimed: Budget) -> Budget | None:
         """A lower aim than ``aimed``, by which ``pool`` was found; None if that was near enough.
 
-        Too high: the most accurate candidate that was predicted to fit measures surely above the budget, and what is
-        left is worse by more than ``_CLIFF``. Predictions are too low then for what the search proposes, and it should
-        propose something smaller.
+        Too high: what is confirmed is worse by more than ``_CLIFF`` than the most accurate candidate that was predicted
+        to fit. Predictions are too low then for what the search proposes, and it should propose something smaller.
         """
         if aimed.latency_ms is None or math.isinf(self._limit):
             return None
-        ranked = sorted((one for one in pool if aimed.fits(one.cost)), key=by_expected_accuracy)
-        if not ranked:
+        best = min((one for one in pool if aimed.fits(one.cost)), key=by_expected_accuracy, default=None)
+        if best is None or self._confirmed_accuracy(pool) >= best.expected_accuracy - _CLIFF:
             return None
-        best = ranked[0]
         if not self._belief.estimate(best.subnet).measured:
             self._take_times([best.subnet])
-        possible = (
-            one for one in ranked if self._belief.estimate(one.subnet).probability_below(self._limit) >= DOUBTFUL
-        )
-        left = next(possible, None)
-        if left is not None and left.expected_accuracy >= best.expected_accuracy - _CLIFF:
-            return None
         lower = self._aimed_by(best.subnet)
         return lower if lower.latency_ms is not None and lower.latency_ms < aimed.latency_ms else None
+
+    def _confirmed_accuracy(self, pool: Sequence[Candidate]) -> float:
+        try:
+            return self.best(pool).candidate.expected_accuracy
+        except InfeasibleBudgetError:
+            return 0.0
 
     def _aimed_by(self, reference: Subnet) -> Budget:
         """The budget in terms of predictions, if all are off as far as that of ``reference``."""

@@ -127,18 +127,21 @@ internal class Confirmation(
     /**
      * A lower aim than [aimed], by which [pool] was found; null if that was near enough.
      *
-     * Too high: the most accurate candidate that was predicted to fit measures surely above the budget, and what is left
-     * is worse by more than CLIFF. Predictions are too low then for what the search proposes, and it should propose
-     * something smaller.
+     * Too high: what is confirmed is worse by more than CLIFF than the most accurate candidate that was predicted to fit.
+     * Predictions are too low then for what the search proposes, and it should propose something smaller.
      */
     fun aimLower(pool: List<Candidate>, aimed: Budget): Budget? {
         if (aimed.latencyMs == null || limit.isInfinite()) return null
-        val ranked = pool.filter { aimed.fits(it.cost) }.sortedWith(BY_EXPECTED_ACCURACY)
-        val best = ranked.firstOrNull() ?: return null
+        val best = pool.filter { aimed.fits(it.cost) }.minWithOrNull(BY_EXPECTED_ACCURACY) ?: return null
+        if (confirmedAccuracy(pool) >= best.expectedAccuracy - CLIFF) return null
         if (!belief.estimate(best.subnet).measured) takeTimes(listOf(best.subnet))
-        val left = ranked.firstOrNull { belief.estimate(it.subnet).probabilityBelow(limit) >= DOUBTFUL }
-        if (left != null && left.expectedAccuracy >= best.expectedAccuracy - CLIFF) return null
         return aimedBy(best.subnet).takeIf { it.latencyMs != null && it.latencyMs < aimed.latencyMs }
+    }
+
+    private fun confirmedAccuracy(pool: List<Candidate>): Double = try {
+        best(pool).candidate.expectedAccuracy
+    } catch (_: InfeasibleBudgetError) {
+        0.0
     }
 
     /** The budget in terms of predictions, if all are off as far as that of [reference]. */
