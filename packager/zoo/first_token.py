@@ -54,7 +54,9 @@ class _Names:
 
 
 _DISTILLED_PARTS = {
-    **{f"attention.{short}_lin": f"attention.{name}" for short, name in zip("qkv", ("query", "key", "value"))},
+    "attention.q_lin": "attention.query",
+    "attention.k_lin": "attention.key",
+    "attention.v_lin": "attention.value",
     "attention.out_lin": "attention.output",
     "sa_layer_norm": "attention.norm",
     "ffn.lin1": "feed_forward.inner",
@@ -115,7 +117,8 @@ def _size(config: Mapping[str, Any], first_position: int) -> EncoderSize | None:
         return next((int(config[name]) for name in names if isinstance(config.get(name), int)), 0)
 
     activation = config.get("hidden_act", config.get("activation", _GELU))
-    if activation != _GELU or config.get("position_embedding_type", "absolute") != "absolute" or config.get("is_decoder"):
+    positions = config.get("position_embedding_type", "absolute")
+    if (activation, positions) != (_GELU, "absolute") or config.get("is_decoder"):
         return None
     size = EncoderSize(
         vocabulary=number("vocab_size"),

@@ -4,7 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs the extra: pip install 'pathweave[packager]'")
+pytest.importorskip("torch", reason="needs the extra: pip install 'pathweave[packager]'")
+
+import torch
 
 from benchmarks.tasks import trained_weights
 from benchmarks.tasks.trained_weights import trained_file, with_weights
@@ -39,6 +41,7 @@ def test_what_zoo_lacks_or_a_quick_run_wants_is_made_into_the_work_folder(folder
 
 def test_a_trained_network_has_the_weights_that_zoo_will_have(folders):
     """Rounded to half precision, so that a run with zoo/ is the run that made it."""
+
     def network():
         return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
 

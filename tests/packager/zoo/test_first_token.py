@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers", reason="needs the extra: pip install 'pathweave[huggingface]'")
+pytest.importorskip("transformers", reason="needs the extra: pip install 'pathweave[huggingface]'")
+
+import transformers
 
 from packager.supernet.blocks.heads import attentions
 from packager.tracing.traced_model import trace
