@@ -1,4 +1,4 @@
-"""Which channels a shrunk block keeps, decided on features: those that move the output of their reader most."""
+"""The channels that a shrunk block keeps, decided on features: those that move the output of their reader most."""
 
 from __future__ import annotations
 
