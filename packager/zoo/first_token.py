@@ -44,7 +44,7 @@ class FirstTokenClassifier(nn.Module):
 
 @dataclass(frozen=True)
 class _Names:
-    """Where a model of transformers has its parts: prefixes of layers, and names of its tensors' owners."""
+    """Names in a model of transformers: the prefix of its layers, and the owners of its tensors."""
 
     layers: str
     parts: Mapping[str, str]  # of a layer, theirs and ours
