@@ -46,7 +46,7 @@ def linear(module: nn.Module, name: str) -> nn.Linear:
 
 
 def narrowing_between(wide: nn.Module, narrow: nn.Module) -> Narrowing | None:
-    """The narrowing of ``wide`` to ``narrow``: one group of channels between linear layers alone; None for any other."""
+    """The narrowing of ``wide`` to ``narrow``: one group of channels between linear layers; None for any other."""
     state = narrow.state_dict()
     changed = {name for name, value in wide.state_dict().items() if state[name].shape != value.shape}
     layers, readers = [], []
