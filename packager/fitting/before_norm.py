@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from packager.fitting.features import BATCH
+from packager.fitting.last_map import disturbed_output, outputs_of
 from packager.supernet.blocks.trainable import evaluated
 
 _SEED = 0
@@ -86,37 +87,25 @@ def last_norm(module: nn.Module, features: torch.Tensor) -> str | None:
 
     ``features``: [batch, *start]. Found by disturbing the norm's output, as ``last_map`` finds layers.
     """
-    outputs: dict[str, list[torch.Tensor]] = {}
-    hooks = [
-        layer.register_forward_hook(
-            lambda layer, inputs, output, name=name: outputs.setdefault(name, []).append(output.clone())
-        )
-        for name, layer in module.named_modules()
-        if isinstance(layer, nn.LayerNorm) and len(layer.normalized_shape) == 1
-    ]
-    try:
-        with evaluated(module):
-            y = module(features)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if not outputs:
+    calls = outputs_of(module, features, _is_norm)
+    if not calls:
         return None
-    name, calls = next(reversed(outputs.items()))
-    return name if len(calls) == 1 and _makes(module, name, features, calls[0], y) else None
+    name, outputs = next(reversed(calls.items()))
+    return name if len(outputs) == 1 and _makes(module, name, features, outputs[0]) else None
 
 
-def _makes(module: nn.Module, name: str, features: torch.Tensor, z: torch.Tensor, y: torch.Tensor) -> bool:
+def _is_norm(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.LayerNorm) and len(layer.normalized_shape) == 1
+
+
+def _makes(module: nn.Module, name: str, features: torch.Tensor, z: torch.Tensor) -> bool:
     """True if the output y is a factor for each position times z, the output of the norm ``name``."""
+    with evaluated(module):
+        y = module(features)
     if not isinstance(y, torch.Tensor) or y.shape != z.shape:
         return False
     noise = torch.randn(z.shape, generator=torch.Generator().manual_seed(_SEED))
-    hook = module.get_submodule(name).register_forward_hook(lambda layer, inputs, output: output + noise)
-    try:
-        with evaluated(module):
-            change = module(features) - y
-    finally:
-        hook.remove()
+    change = disturbed_output(module, name, features, noise) - y
     factor = (noise * change).sum(-1, keepdim=True) / noise.square().sum(-1, keepdim=True)
     wrong = max(float((change - factor * noise).abs().max()), float((y - factor * z).abs().max()))
     return bool((factor != 0).any()) and wrong <= _TOLERANCE * float(y.abs().max())

@@ -45,7 +45,7 @@ class LastMap:
 
 def last_map(module: nn.Module, features: torch.Tensor) -> LastMap | None:
     """The last linear map of ``module``, found on ``features`` [batch, *start shape]; None if there is none."""
-    calls = _calls(module, features)
+    calls = outputs_of(module, features, _is_linear)
     with evaluated(module):
         output = module(features)
     for name, outputs in reversed(calls.items()):
@@ -54,14 +54,16 @@ def last_map(module: nn.Module, features: torch.Tensor) -> LastMap | None:
     return None
 
 
-def _calls(module: nn.Module, features: torch.Tensor) -> dict[str, list[torch.Tensor]]:
-    """Outputs of each linear layer without groups, in order of the calls."""
+def outputs_of(
+    module: nn.Module, features: torch.Tensor, wanted: Callable[[nn.Module], bool]
+) -> dict[str, list[torch.Tensor]]:
+    """Outputs of each layer that is ``wanted``, by name, in order of the calls."""
     given: dict[str, list[torch.Tensor]] = {}
 
     def noting(name: str) -> Callable[..., None]:
         return lambda layer, inputs, output: given.setdefault(name, []).append(output.clone())
 
-    hooks = [layer.register_forward_hook(noting(name)) for name, layer in module.named_modules() if _is_linear(layer)]
+    hooks = [layer.register_forward_hook(noting(name)) for name, layer in module.named_modules() if wanted(layer)]
     try:
         with evaluated(module):
             module(features)

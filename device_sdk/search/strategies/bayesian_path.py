@@ -93,7 +93,7 @@ class BayesianPathSearch:
     def _start(run: SearchRun, race: Race, model: AdditiveModel, cheapest: Subnet) -> None:
         """Order the samples and evaluate the path that the distillation errors favour, also if rungs took all the time.
 
-        Where every rung within the budget is bad, as in 8 bits a transformer's are, it is often far better.
+        Where every rung within the budget is bad, it is often far better.
         """
         problem = run.problem
         first = _best_by(model.fit([]), problem, problem.budget) or cheapest
