@@ -77,7 +77,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def unpaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Adaptation measures back to back unless a pace is known: with pauses each would take seconds."""
-    monkeypatch.setattr("device_sdk.policies.subnet_search.DEFAULT_PAUSE_S", 0.0)
+    monkeypatch.setattr("device_sdk.policies.confirmation.DEFAULT_PAUSE_S", 0.0)
 
 
 @pytest.fixture(scope="session")

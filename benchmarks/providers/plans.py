@@ -12,9 +12,10 @@ from benchmarks.runner.run import BenchOptions
 from device_sdk.data.inputs import Inputs
 from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.execution.workspace import Workspace
+from device_sdk.policies.confirmation import DEFAULT_PAUSE_S
 from device_sdk.policies.exits.placed_exits import paced_in_turns, without_timed_exits
 from device_sdk.policies.plan_homes import at_home
-from device_sdk.policies.subnet_search import DEFAULT_PAUSE_S, at_best_homes
+from device_sdk.policies.subnet_search import at_best_homes
 from device_sdk.profiling.profile import Profile, measure_subnets
 from device_sdk.profiling.stretches import Timing
 from device_sdk.random_source import SplitMix64

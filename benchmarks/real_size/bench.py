@@ -19,9 +19,9 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.chooser import Here, choose
+from device_sdk.policies.confirmation import EQUAL_LATENCY
 from device_sdk.policies.found import Found
 from device_sdk.policies.gathering import AdaptationSettings
-from device_sdk.policies.subnet_search import EQUAL_LATENCY
 from device_sdk.profiling.profile import profile
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.goal import Goal

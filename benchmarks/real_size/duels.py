@@ -11,8 +11,8 @@ import numpy.typing as npt
 from benchmarks.real_size.rivals import Rival
 from benchmarks.support.judged import Right
 from benchmarks.support.paired import bootstrap_points
+from device_sdk.policies.confirmation import EQUAL_LATENCY
 from device_sdk.policies.found import Found
-from device_sdk.policies.subnet_search import EQUAL_LATENCY
 
 UNTRAINED = "untrained"
 

@@ -15,7 +15,7 @@ from benchmarks.support.judged import Loaded, Right
 from benchmarks.support.lite import SIDES as OWN_SIDES
 from benchmarks.support.lite import lite_network, missing_weights
 from device_sdk.data.inputs import resize_prepared
-from device_sdk.policies.subnet_search import EQUAL_LATENCY
+from device_sdk.policies.confirmation import EQUAL_LATENCY
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.blocks import TensorSpec
 from packager.exporting.onnx_exporter import export_whole

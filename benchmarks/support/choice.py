@@ -16,7 +16,7 @@ from benchmarks.support.peers import Samples
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.subnet_search import EQUAL_LATENCY
+from device_sdk.policies.confirmation import EQUAL_LATENCY
 from device_sdk.profiling.profile import Profile, profile
 from device_sdk.profiling.timing import Latency, measure_interleaved
 from device_sdk.progress import Progress

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from device_sdk.policies.subnet_search import EQUAL_LATENCY
+from device_sdk.policies.confirmation import EQUAL_LATENCY
 from device_sdk.supernet.blocks import Rendition
 from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from benchmarks.tasks.case import Answers, Case, Part
 from device_sdk.errors import InfeasibleBudgetError
+from device_sdk.policies.confirmation import DEFAULT_PAUSE_S, EQUAL_LATENCY
 from device_sdk.policies.gathering import AdaptationSettings
-from device_sdk.policies.subnet_search import DEFAULT_PAUSE_S, EQUAL_LATENCY
 from device_sdk.profiling.profile import measure_subnets
 from device_sdk.profiling.stretches import Timing
 from device_sdk.progress import Progress

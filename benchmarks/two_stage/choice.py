@@ -17,7 +17,7 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.preprocessing import prepare
 from device_sdk.data.targets import TargetDataset
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.subnet_search import EQUAL_LATENCY
+from device_sdk.policies.confirmation import EQUAL_LATENCY
 from device_sdk.profiling.profile import profile
 from device_sdk.profiling.timing import measure_interleaved
 from device_sdk.random_source import SplitMix64

@@ -18,6 +18,7 @@ import numpy as np
 from device_sdk.data.inputs import Inputs
 from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.execution.workspace import Workspace
+from device_sdk.policies.confirmation import DEFAULT_PAUSE_S, EQUAL_LATENCY, Confirmed, Measure
 from device_sdk.policies.costs.answers import answer_everywhere
 from device_sdk.policies.evidence_gathering import collect
 from device_sdk.policies.exits.placed_exits import measured_in_turns, paced_in_turns, without_timed_exits
@@ -30,15 +31,7 @@ from device_sdk.policies.planning.plan_region import PlanRegion
 from device_sdk.policies.planning.planner import PromisedPlans
 from device_sdk.policies.planning.proposers import may_be_faster
 from device_sdk.policies.planning.server_evidence import Servers
-from device_sdk.policies.subnet_search import (
-    DEFAULT_PAUSE_S,
-    EQUAL_LATENCY,
-    Confirmed,
-    Measure,
-    SubnetsFound,
-    judge_subnets,
-    search_subnets,
-)
+from device_sdk.policies.subnet_search import SubnetsFound, judge_subnets, search_subnets
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from device_sdk.policies import chooser
-from device_sdk.policies.subnet_search import EQUAL_LATENCY
+from device_sdk.policies.confirmation import EQUAL_LATENCY
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.plan import ANY_SERVER, UNREACHABLE_CONFIDENCE, Abstain, Ask, MaxConfidence, Plan
 

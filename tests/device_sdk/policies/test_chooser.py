@@ -12,8 +12,8 @@ from device_sdk.errors import BudgetError, InfeasibleBudgetError, InputError, Us
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies import chooser
 from device_sdk.policies.chooser import Here, choose
+from device_sdk.policies.confirmation import EQUAL_LATENCY, Measure
 from device_sdk.policies.gathering import AdaptationSettings, search_positions
-from device_sdk.policies.subnet_search import EQUAL_LATENCY, Measure
 from device_sdk.profiling.profile import Profile, profile
 from device_sdk.profiling.timing import Latency, Ratio
 from device_sdk.progress import SilentProgress

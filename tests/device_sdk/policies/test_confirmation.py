@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from device_sdk.errors import BudgetError, InfeasibleBudgetError
-from device_sdk.policies.subnet_search import Confirmation
+from device_sdk.policies.confirmation import Confirmation
 from device_sdk.profiling.timing import Latency, Ratio
 from device_sdk.search.port import Candidate
 from device_sdk.supernet.cost import Budget, Cost, CostModel, EdgeCost

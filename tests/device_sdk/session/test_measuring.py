@@ -21,6 +21,7 @@ from device_sdk.logs.adaptation_log import AdaptationLog
 from device_sdk.policies.chooser import Here, choose
 from device_sdk.policies.gathering import AdaptationSettings
 from device_sdk.policies.subnet_search import within_cap
+from device_sdk.profiling.timing import Latency
 from device_sdk.progress import SilentProgress
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.choosing import Choosing
@@ -175,6 +176,24 @@ def test_subnets_in_pages_are_left_out_of_the_search_where_others_fit(profile, e
         within_cap(supernet, costs, ALWAYS.budget(), 1 * MB) == ALWAYS.budget()
     )  # where all run in pages, pages it is
     assert within_cap(supernet, costs, ALWAYS.budget(), None) == ALWAYS.budget()
+
+
+def test_under_a_cap_a_search_holds_nothing_while_subnets_are_measured(elastic_heavy, device, profile):
+    costs, held, before = profile.cost_model(), [], device.runtime.loads
+
+    def measure(subnets, as_served):
+        held.append((device.runtime.taken_bytes, device.runtime.loads))
+        times_ms = [costs.latency_ms(one) * (4 if large_blocks(one) == 2 else 1) for one in subnets]
+        return [Latency(median_ms=ms, p95_ms=ms, p25_ms=ms, p75_ms=ms, runs=9) for ms in times_ms]
+
+    workspace = device.in_use.lend_workspace()
+    here = Here(workspace, profile, Plan(elastic_heavy.supernet.original), measure=measure)
+    two = max(costs.latency_ms(one.subnet) for one in profile.fitted[1:])
+    goal = Goal(latency_ms=1.2 * two)  # two large blocks are predicted to keep it, and measure too slow
+    inputs, labels = samples()
+    choose(inputs, labels, goal, ["subnets"], here, settings=AdaptationSettings(), progress=SilentProgress())
+    assert {taken for taken, _ in held} == {0}
+    assert held[-1][1] > before  # some were measured after the search had loaded some
 
 
 @pytest.mark.slow

@@ -37,6 +37,7 @@ import pathweave.sdk.policies.planning.expectedCost
 import pathweave.sdk.policies.planning.margins
 import pathweave.sdk.profiling.Profile
 import pathweave.sdk.search.Candidate
+import pathweave.sdk.search.PrefixTreeEvaluator
 import pathweave.sdk.search.SearchProblem
 import pathweave.sdk.search.SearchResult
 import pathweave.sdk.search.Stopped
@@ -176,12 +177,14 @@ private class Choosing(
     fun choose(): Found {
         if (searches) {
             val budget = withinCap(supernet, searching, goal.budget, workspace.memoryCapBytes)
-            confirmation = confirmation(budget)
             goal = goal.copy(memoryMb = budget.memoryMb)
-            try {
-                searchSubnets()
-            } catch (error: InfeasibleBudgetError) {
-                if (wish.kinds.none { it in MAY_BE_FASTER }) throw error
+            makeEvaluator(workspace, searching, settings, inputs, targets, split.first).use { evaluator ->
+                confirmation = confirmation(budget, evaluator)
+                try {
+                    searchSubnets(evaluator)
+                } catch (error: InfeasibleBudgetError) {
+                    if (wish.kinds.none { it in MAY_BE_FASTER }) throw error
+                }
             }
         }
         goal = goal.resolved(if (searches) confirmation.fullMs else profile.originalMs + profile.callOverheadMs)
@@ -224,21 +227,22 @@ private class Choosing(
 
     // 2. propose subnets
 
-    private fun confirmation(wanted: Budget) = Confirmation(
+    /** Under a memory cap, what is measured may take all of it: [evaluator] holds nothing loaded then. */
+    private fun confirmation(wanted: Budget, evaluator: PrefixTreeEvaluator) = Confirmation(
         supernet.original,
         costs,
         wanted,
-        measure ?: pacedMeasure(workspace, wanted),
+        (measure ?: pacedMeasure(workspace, wanted)).let { if (workspace.memoryCapBytes == null) it else alone(it, evaluator) },
         originalMs = profile.originalMs,
         overheadMs = profile.callOverheadMs,
         onTurn = { report(AdaptationStage.CONFIRM, it.toDouble() / CONFIRM_TURNS) },
     )
 
     /** The mix of classes, and the pool of subnets on the samples that choose. */
-    private fun searchSubnets() = makeEvaluator(workspace, searching, settings, inputs, targets, split.first).use { evaluator ->
+    private fun searchSubnets(evaluator: PrefixTreeEvaluator) {
         if (settings.usePrior && wish.targets != null && task.classifies) {
             prior = evaluator.fullModelLogits().let { (logits, known) -> findPrior(logits, known) }
-            evaluator.release() // rungs are loaded next, alone under the cap
+            evaluator.release() // the full model is not needed again soon
         }
         evaluator.usePrior(prior)
         val problem = SearchProblem(
@@ -541,6 +545,12 @@ public fun shortlist(
 internal fun withPrior(found: SearchResult, prior: Prior?): SearchResult {
     val pool = found.pool.map { it.copy(plan = it.plan.withPrior(prior)) }
     return found.copy(best = pool.find { it.subnet == found.best?.subnet }, pool = pool)
+}
+
+/** [measure] with nothing loaded for [evaluator]. */
+private fun alone(measure: Measure, evaluator: PrefixTreeEvaluator): Measure = { subnets, asServed ->
+    evaluator.release()
+    measure(subnets, asServed)
 }
 
 /** [budget] with the memory cap as its limit, so that no subnet in pages fits; unless there are only such. */
