@@ -23,7 +23,7 @@ from benchmarks.support.reference_bundles import Made, Part
 from device_sdk.data.datasets import ImageDataset
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.costs.answers import Answers, answer_everywhere
-from device_sdk.policies.deciding.thresholds import ExitSamples, Rights, choose_exits
+from device_sdk.policies.deciding.thresholds import Confidences, ExitSamples, Rights, choose_exits
 from device_sdk.policies.exits.placed_exits import placed_exits
 from device_sdk.runtimes import make_runtime
 from device_sdk.runtimes.port import Array
@@ -42,10 +42,11 @@ _BATCH = 100
 
 @dataclass(frozen=True)
 class Cascade:
-    """Exits on some samples, in order, and a mask of those that the end answers correctly."""
+    """Exits on some samples, in order, and the end: a mask of its correct answers, and its confidence."""
 
     exits: tuple[ExitSamples, ...]
     right_at_end: Rights
+    confidence_at_end: Confidences
 
     def answered(self, thresholds: dict[str, float], full_ms: float) -> tuple[float, float]:
         """The accuracy, and the mean latency, with an exit's threshold by its name; others are not tried."""
@@ -92,7 +93,11 @@ def bounds(options: BenchOptions, network: ExitNetwork, zoo: Made) -> Part:
         for scales in ([1.0] * len(temperatures), temperatures)
     )
     alone = [networks_alone(options, images, part.labels, full_ms) for images, part in zip(inputs, parts, strict=True)]
-    joint = _saved(Cascade(alone[0], chosen.right(-1)), Cascade(alone[1], judged.right(-1)), full_ms)
+    together = [
+        Cascade(exits, answers.right(-1), answers.confidences(-1))
+        for exits, answers in zip(alone, (chosen, judged), strict=True)
+    ]
+    joint = _saved(together[0], together[1], full_ms)
     figures = {
         "temperature_ratio_gain": plain.latency_ratio - scaled.latency_ratio,
         "joint_bound_latency_ratio": joint.latency_ratio,
@@ -131,7 +136,7 @@ def _cascade(answers: Answers, kept: Sequence[int], temperatures: Sequence[float
         replace(answers.at_exit(number, costs), confidence=confidence(answers.logits[number] / temperatures[number]))
         for number in kept
     )
-    return Cascade(exits, answers.right(-1))
+    return Cascade(exits, answers.right(-1), answers.confidences(-1))
 
 
 def networks_alone(options: BenchOptions, images: Array, labels: np.ndarray, full_ms: float) -> tuple[ExitSamples, ...]:
@@ -164,6 +169,7 @@ def _saved(chosen: Cascade, judged: Cascade, full_ms: float) -> Saved:
     choices = choose_exits(
         chosen.exits,
         right_at_end=chosen.right_at_end,
+        confidence_at_end=chosen.confidence_at_end,
         full_ms=full_ms,
         accuracy_drop=EXITS_GOAL.max_drop or 0.0,
     )

@@ -16,6 +16,7 @@ from device_sdk.policies.joint_thresholds.plans import exit_samples
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.blocks import Block, CutPoint, Exit, Golden, Rendition, TensorSpec
 from device_sdk.supernet.cost import CostModel, EdgeCost, Uplink
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Edge, ExitChoice, RemoteRef, Subnet
 from device_sdk.supernet.supernet import Supernet
 
@@ -90,9 +91,12 @@ class World:
         """Exits with thresholds for each of ``drops`` and the usual ones, as ``adapt`` calibrates them."""
         supernet, costs = self.supernet(), self.costs()
         samples = [exit_samples(supernet, evidence, costs, self.full, one) for one in self.exits]
-        right = evidence.right(evidence.ends[self.full])
+        end = evidence.ends[self.full]
+        right, sure = evidence.right(end), confidence(end)
         found = [
-            tuple(choose_exits(samples, right_at_end=right, full_ms=FULL_MS, accuracy_drop=drop))
+            tuple(
+                choose_exits(samples, right_at_end=right, confidence_at_end=sure, full_ms=FULL_MS, accuracy_drop=drop)
+            )
             for drop in (*drops, *DROPS)
         ]
         return [one for one in dict.fromkeys(found) if one]

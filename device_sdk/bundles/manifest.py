@@ -19,7 +19,9 @@ FORMAT_VERSION = "1.9"
 BlobBytes = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 
 
-TaskKind = Literal["classification", "segmentation", "detection", "multilabel", "regression", "embedding"]
+TaskKind = Literal[
+    "classification", "segmentation", "detection", "multilabel", "regression", "embedding", "token_classification"
+]
 TaskOutput = Literal["logits", "cells", "values", "vector"]
 TASK_OUTPUTS: dict[TaskKind, TaskOutput] = {
     "classification": "logits",
@@ -28,6 +30,7 @@ TASK_OUTPUTS: dict[TaskKind, TaskOutput] = {
     "multilabel": "logits",
     "regression": "values",
     "embedding": "vector",
+    "token_classification": "logits",
 }
 """The meaning of the output of each kind of task."""
 
@@ -39,7 +42,8 @@ class Task(msgspec.Struct, frozen=True):
     ``cells``: [batch, classes + 4, rows, columns]: logits of each class, then logarithms of the distances from the
     cell's centre to the left, top, right and bottom side of its box, in shares of the image. multilabel, ``logits``:
     [batch, classes], of labels that are there above 0. regression, ``values``: [batch, classes], of which the class
-    names are the names. embedding, ``vector``: [batch, values], without classes.
+    names are the names. embedding, ``vector``: [batch, values], without classes. token_classification, ``logits``:
+    [batch, classes, tokens], all equal at a token that a text does not have.
 
     ``class_ids``: further names of each class, such as WordNet ids, that image folders may use; empty: none.
     """

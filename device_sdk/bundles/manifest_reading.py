@@ -160,11 +160,14 @@ def _check_input(manifest: Manifest) -> None:
         raise ManifestError(f"the model's input is {shown}, which its preprocessing does not prepare")
 
 
+_OUTPUT_AXES = {"segmentation": 3, "detection": 3, "token_classification": 2}
+
+
 def _check_output(manifest: Manifest) -> None:
     outputs = manifest.supernet().cut_points[-1].tensors[-1].shape
     classes, kind = len(manifest.task.class_names), manifest.task.kind
     channels = classes + _BOX_SIDES if kind == "detection" else classes
-    axes = 3 if kind in ("segmentation", "detection") else 1
+    axes = _OUTPUT_AXES.get(kind, 1)
     if kind == "embedding" and not classes and outputs:
         channels = outputs[0]
     if len(outputs) != axes or outputs[0] != channels:

@@ -159,16 +159,17 @@ def load_data(
 ) -> LabelledSamples | TargetDataset:
     """Samples of the model's kind, with its class indices where they are ``labelled``; says what was left out.
 
-    For a model of maps or boxes, with these.
+    For a model of maps, boxes or classes of words, with these.
     """
     from device_sdk.data.kinds import KINDS, kind_name
-    from device_sdk.data.targets import LOADERS
+    from device_sdk.data.targets import LOADERS, TargetsOf
     from device_sdk.session.samples import SampleChecker
 
     manifest = model.bundle.manifest
-    task, (_, *size) = manifest.task, manifest.cut_points[0].tensors[0].shape
+    task, shape = manifest.task, manifest.cut_points[0].tensors[0].shape
     if labelled and task.kind in LOADERS:
-        targets = LOADERS[task.kind](reference, task.class_names, (size[0], size[1]), limit)
+        owner = TargetsOf(task.class_names, shape, manifest.preprocessing, model.bundle.read_blob)
+        targets = LOADERS[task.kind](reference, owner, limit)
         for note in targets.notes:
             click.echo(f"note: {note}", err=True)
         return targets

@@ -22,7 +22,7 @@ from device_sdk.commands.command_options import (
     server_model_option,
     token_option,
 )
-from device_sdk.commands.found_in_images import FOUND, found_text
+from device_sdk.commands.found_in_samples import FOUND, found_text
 from device_sdk.errors import DataError, RefusedError, TransferError, UsageError
 from device_sdk.session.answer import ABSTAINED, SUBNET
 
@@ -139,13 +139,15 @@ def _said(answer: dict[str, Any]) -> str:
 
 
 def _classify(model: AdaptiveModel, path: Path, deadline_ms: float | None) -> dict[str, Any]:
-    from device_sdk.data.kinds import KINDS, kind_name
+    from device_sdk.data.kinds import KINDS, kind_name, preparer_of
 
-    preprocessing = model.bundle.manifest.preprocessing
-    answer = model(KINDS[kind_name(preprocessing)].read(path, preprocessing), deadline_ms=deadline_ms)
-    task = model.bundle.manifest.task
+    manifest = model.bundle.manifest
+    task, preprocessing = manifest.task, manifest.preprocessing
+    sample = KINDS[kind_name(preprocessing)].read(path, preprocessing)
+    answer = model(sample, deadline_ms=deadline_ms)
     if task.kind in FOUND:
-        found = FOUND[task.kind](answer.output, task)
+        preparer = preparer_of(preprocessing, manifest.cut_points[0].tensors[0].shape, model.bundle.read_blob)
+        found = FOUND[task.kind](answer.output, task, sample, preparer)
         return {"image": str(path), "found": found, "source": answer.source[0], "latency_ms": answer.latency_ms}
     return {
         "image": str(path),

@@ -25,8 +25,9 @@ _NAMED = 3
 class SampleSet:
     """Samples with their labels.
 
-    ``samples``: one each, as a model's preparer takes them; ``labels`` int64 [count] are positions in ``class_names``,
-    0 where there are none. ``names`` are unique, such as "class/name.wav". ``notes``: sentences on what was left out.
+    ``samples``: one each, as a model's preparer takes them; ``labels`` int64 [count, …] are positions in
+    ``class_names``, 0 where there are none. ``names`` are unique, such as "class/name.wav". ``notes``: sentences on
+    what was left out.
     ``indexed``: the class names are positions in a model's classes, as decimal text.
     """
 

@@ -14,7 +14,7 @@ from device_sdk.policies.costs.answers import Answers, answer_everywhere, answer
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.costs.expected_cost import expected_cost
 from device_sdk.policies.deciding.promises import SHARES_CERTAINTY
-from device_sdk.policies.exits.placed_exits import DROPS, exit_choices, exit_sets, with_further_exits
+from device_sdk.policies.exits.placed_exits import drops_within, exit_choices, exit_sets, with_further_exits
 from device_sdk.policies.gathering import Samples, prepare_ms
 from device_sdk.policies.measured_splits.measuring import Received, answers_in_few_bits, few_bits_ms
 from device_sdk.policies.planning.ground import Fitted
@@ -54,14 +54,14 @@ class Collected:
     ) -> PromisedPlans:
         """The planner over the samples that choose, whose promises are tested on the others.
 
-        ``goal``: its ``max_drop``, from the accuracy of ``base``, is tried for exits beside the usual drops.
+        ``goal``: its ``max_drop`` is from the accuracy of ``base``; exits may lose no more of their own subnet's.
         ``timed_exits``: plans keep an exit at each cut point for deadlines and anytime answers, unless memory is
         limited: what is left of it is not known to suffice. ``slower``: for a device that is so many times slower.
         """
         costs = self.costs if slower == 1 else self.costs.slowed(slower)
         supernet, choosing, with_exits = self.workspace.supernet, self.samples.kept, "exits" in kinds
         parts = [one.part(choosing) for one in self.answers] if with_exits else []
-        drops = DROPS if goal.max_drop is None else (goal.max_drop, *DROPS)
+        drops = drops_within(goal.max_drop)
         planner = Planner(
             supernet,
             self.evidence.part(choosing),

@@ -19,7 +19,6 @@ from device_sdk.supernet.blocks import (
     DECODER,
     ENCODER,
     ITEM_BYTES,
-    MAP_AXES,
     Block,
     CutPoint,
     Exit,
@@ -570,7 +569,7 @@ class Supernet:
 
 def _same_answer(shape: tuple[int, ...], own: tuple[int, ...]) -> bool:
     """True if an output of ``shape`` is the same as the model's ``own`` one; maps may have another resolution."""
-    return shape == own or (len(shape) == len(own) == MAP_AXES and shape[0] == own[0])
+    return shape == own or (len(shape) == len(own) > 1 and shape[0] == own[0])
 
 
 def _runs_at_any_size(part: Block | Exit) -> bool:

@@ -12,6 +12,7 @@ from device_sdk.tasks.multilabel import LabelsFound
 from device_sdk.tasks.port import AnswerTask
 from device_sdk.tasks.regression import RelativeAgreement
 from device_sdk.tasks.segmentation import MeanIoU
+from device_sdk.tasks.tokens import TokensRight
 
 TASKS: dict[str, Callable[[int], AnswerTask]] = {
     "classification": Accuracy,
@@ -20,6 +21,7 @@ TASKS: dict[str, Callable[[int], AnswerTask]] = {
     "multilabel": LabelsFound,
     "regression": RelativeAgreement,
     "embedding": Similarity,
+    "token_classification": TokensRight,
 }
 """By kind in the manifest, made for a number of classes."""
 

@@ -123,10 +123,10 @@ def _crop(_: click.Context, __: click.Parameter, value: str | None) -> Any:
 )
 @click.option(
     "--task",
-    type=click.Choice(["classification", "segmentation", "detection"]),
+    type=click.Choice(["classification", "segmentation", "detection", "token_classification"]),
     default="classification",
     show_default=True,
-    help="What the model answers, and so what --data holds: classes, a map of classes, or boxes (guide).",
+    help="What the model answers, and so what --data holds: classes, maps, boxes, or classes of words (guide).",
 )
 @click.option("--check", is_flag=True, help="Only report what of the model can be adapted, or why not.")
 @click.option("--pair", type=existing_file, help="TOML file with two models to train as a hybrid, and how.")

@@ -29,8 +29,8 @@ from packager.inputs.loaded_model import LoadedModel
 from packager.inputs.model_attributes import class_names_of
 from packager.inputs.pixels import Pixels
 from packager.inputs.sound_extractor import EXTRACTOR_TYPE, FromSounds, SoundExtractor
-from packager.inputs.text_input import FromRows, text_input
-from packager.zoo.first_token import first_token_classifier
+from packager.inputs.text_input import FromRows, TokensFromRows, text_input
+from packager.zoo.bert_family import first_token_classifier, token_classifier
 
 CONFIG, PROCESSOR, WEIGHTS, SHARDS, CARD = (
     *("config.json", "preprocessor_config.json", "model.safetensors", "model.safetensors.index.json"),
@@ -42,8 +42,10 @@ TASKS = {
     "ForImageClassificationWithTeacher": "AutoModelForImageClassification",
     "ForSemanticSegmentation": "AutoModelForSemanticSegmentation",
     "ForSequenceClassification": "AutoModelForSequenceClassification",
+    "ForTokenClassification": "AutoModelForTokenClassification",
 }
-_OF_TEXTS, _OF_SOUNDS = "AutoModelForSequenceClassification", "AutoModelForAudioClassification"
+_OF_TEXTS, _OF_TOKENS = "AutoModelForSequenceClassification", "AutoModelForTokenClassification"
+_OF_SOUNDS = "AutoModelForAudioClassification"
 TOKENIZER, _TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 _POSITIONS_BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "roberta-prelayernorm")
 _MOST_BYTES = 16_000_000  # of a JSON file
@@ -97,14 +99,14 @@ def load_folder(
     _require_safetensors(folder)
     transformers = require("transformers", extra="huggingface")
     with _quiet(transformers):
-        numbers = loader in (_OF_TEXTS, _OF_SOUNDS)  # masks go along as such
+        numbers = loader in (_OF_TEXTS, _OF_TOKENS, _OF_SOUNDS)  # masks go along as such
         eager = {"attn_implementation": "eager"} if numbers else {}
         extracted = SoundExtractor.of(_read(folder / PROCESSOR) or {}, input_shape, folder.name) if sound else None
         model, notes = _load(getattr(transformers, loader), folder, **eager)
         if extracted is not None:
             prepared = _sounds(model, extracted)
-        elif loader == _OF_TEXTS:
-            prepared = _texts(model, folder, config, input_shape)
+        elif loader in (_OF_TEXTS, _OF_TOKENS):
+            prepared = _texts(model, folder, config, input_shape, of_tokens=loader == _OF_TOKENS)
         else:
             prepared = _pictures(model, _images(transformers, folder, config, _of_images(input_shape), pixels))
     return LoadedModel(
@@ -151,7 +153,14 @@ def _of_images(input_shape: tuple[int, ...] | None) -> tuple[int, int, int] | No
     return input_shape[0], input_shape[1], input_shape[2]
 
 
-def _texts(model: nn.Module, folder: Path, config: Mapping[str, Any], input_shape: tuple[int, ...] | None) -> _Prepared:
+def _texts(
+    model: nn.Module,
+    folder: Path,
+    config: Mapping[str, Any],
+    input_shape: tuple[int, ...] | None,
+    *,
+    of_tokens: bool,
+) -> _Prepared:
     """A model of texts with the folder's tokenizer, at its own number of tokens or fewer."""
     if not (folder / TOKENIZER).is_file():
         raise ModelLoadError(
@@ -163,8 +172,12 @@ def _texts(model: nn.Module, folder: Path, config: Mapping[str, Any], input_shap
     if input_shape is not None and (len(input_shape) != 2 or not 2 <= tokens <= most):
         raise UsageError(f"the shape of texts is 2, tokens; {folder.name} takes at most {most} tokens")
     preprocessing, blobs = text_input(folder / TOKENIZER, max_tokens=tokens)
-    rebuilt = first_token_classifier(model, config)
-    return _Prepared(rebuilt or FromRows(model), (preprocessing.rows, tokens), preprocessing, blobs=blobs)
+    module = (
+        token_classifier(model, config) or TokensFromRows(model)
+        if of_tokens
+        else first_token_classifier(model, config) or FromRows(model)
+    )
+    return _Prepared(module, (preprocessing.rows, tokens), preprocessing, blobs=blobs)
 
 
 def _most_tokens(folder: Path, config: Mapping[str, Any]) -> int:
@@ -245,7 +258,7 @@ def _loader(config: Mapping[str, Any], folder: Path) -> str:
         )
     raise ModelLoadError(
         f"{folder} holds {names[0] if names else 'a model without a task'}; only classification of images,"
-        " texts and sounds and semantic segmentation are taken from hf: folders so far",
+        " texts, tokens and sounds and semantic segmentation are taken from hf: folders so far",
         hint="detection: build the model in a callable, --model module:callable",
     )
 

@@ -7,28 +7,32 @@ from dataclasses import replace
 from typing import Literal
 
 import msgspec
+import numpy as np
 import torch
 
 from device_sdk.data.class_names import ClassNames, require_distinct
 from device_sdk.data.datasets import ImageDataset, as_positions
+from device_sdk.data.kinds import preparer_of
 from device_sdk.data.preprocessing import Preprocessing
-from device_sdk.data.targets import LOADERS, TargetDataset, classes_of_boxes
+from device_sdk.data.targets import LOADERS, NAMED_BY, SampleSet, TargetDataset, TargetsOf
 from device_sdk.errors import DataError, UsageError
 from device_sdk.progress import Progress
 from packager.data.image_set import Images, ImageSet, load_images
 from packager.data.prepared_set import PreparedSet, load_prepared
 from packager.inputs.labels import IMAGENET
 from packager.inputs.loaded_model import LoadedModel
-from packager.tasks import Classification, Detection, LearningTask, Segmentation
+from packager.tasks import Classification, Detection, LearningTask, Segmentation, TokenClassification
 
 _IMAGENET_OUTPUTS = 1000
 
 Samples = ImageDataset | TargetDataset | ImageSet | PreparedSet
-DataTask = Literal["classification", "segmentation", "detection"]  # of data that are read from files
+# of data that are read from files
+DataTask = Literal["classification", "segmentation", "detection", "token_classification"]
 TASKS: dict[DataTask, LearningTask] = {
     "classification": Classification(),
     "segmentation": Segmentation(),
     "detection": Detection(),
+    "token_classification": TokenClassification(),
 }
 
 
@@ -51,18 +55,29 @@ def loaded_data(
 def _with_targets(
     task: DataTask, model: LoadedModel, training: str, validation: str
 ) -> tuple[LoadedModel, Samples, Samples, tuple[str, ...]]:
-    """As ``loaded_data``, of images with maps or boxes: whole images, since targets are of all that they show."""
-    own = model.preprocessing
-    if not isinstance(own, Preprocessing):
-        raise UsageError(f"{task} is for images; this model takes other samples")
-    notes = ("images are not cropped, since targets are of whole images",) if own.crop is not None else ()
-    names = model.class_names or (classes_of_boxes(training) if task == "detection" else ())
+    """As ``loaded_data``, of samples with maps, boxes or classes of words.
+
+    Images are taken as a whole, since targets are of all that they show.
+    """
+    own, notes = model.preprocessing, tuple[str, ...]()
+    names = model.class_names or (NAMED_BY[task](training) if task in NAMED_BY else ())
     if not names:
         raise UsageError("maps do not name their classes", hint="--classes FILE: one per line, in the order of numbers")
-    size = (model.input_shape[1], model.input_shape[2])
-    trained, validated = (LOADERS[task](reference, names, size, None) for reference in (training, validation))
-    whole = replace(model, preprocessing=msgspec.structs.replace(own, crop=None), class_names=names)
+    if isinstance(own, Preprocessing) and own.crop is not None:
+        own, notes = msgspec.structs.replace(own, crop=None), ("images are not cropped: targets are of whole images",)
+    owner = TargetsOf(names, model.input_shape, own, lambda name: model.blobs[name])
+    trained, validated = (_prepared(LOADERS[task](one, owner, None), owner) for one in (training, validation))
+    whole = replace(model, preprocessing=own, class_names=names)
     return whole, trained, validated, (*notes, *trained.notes, *validated.notes)
+
+
+def _prepared(found: TargetDataset | SampleSet, owner: TargetsOf) -> TargetDataset | PreparedSet:
+    """Images as they are; samples of other kinds prepared."""
+    if isinstance(found, TargetDataset):
+        return found
+    preparer = preparer_of(owner.preprocessing, owner.input_shape, owner.read_blob)
+    inputs = preparer.inputs(found.samples).take(np.arange(len(found)))
+    return PreparedSet(inputs, found.labels, found.class_names, (*found.notes, *preparer.notes(found.samples)))
 
 
 class Labels:

@@ -64,6 +64,15 @@ class FromRows(nn.Module):
         return answer if isinstance(answer, Tensor) else answer.logits
 
 
+class TokensFromRows(FromRows):
+    """The same of a model that classifies tokens: int64 [n, 2 or 3, t] → logits [n, classes, t], 0 for padding."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """See the class."""
+        logits = super().forward(rows)
+        return (logits * rows[:, MASK_ROW].unsqueeze(-1).to(logits.dtype)).transpose(1, 2)
+
+
 def _read(path: Path) -> bytes:
     try:
         if path.stat().st_size > MAX_TOKENIZER_BYTES:

@@ -19,6 +19,7 @@ _TASKS: Mapping[TaskKind, tuple[str, str]] = {
     "classification": ("image-classification", "accuracy"),
     "segmentation": ("image-segmentation", "pixel_accuracy"),
     "detection": ("object-detection", "detection_score"),
+    "token_classification": ("token-classification", "accuracy"),
 }
 _LICENCES = frozenset(
     {

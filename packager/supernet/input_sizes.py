@@ -97,7 +97,7 @@ def usable_sizes(
 
     Args:
         samples: real samples, prepared [count, *input].
-        task: measures the errors; answers that are maps have another resolution at other sizes.
+        task: measures the errors; those that are maps or of tokens have another extent at other sizes.
         judged: False for samples of noise, whose errors say nothing and are not compared.
         listed: the sizes are a user's choice, so that none is left out for its error.
     """
@@ -140,11 +140,11 @@ def _answers(expansion: Expansion, samples: torch.Tensor, size: Size | None = No
 
 
 def _alike(answers: torch.Tensor, expected: torch.Tensor) -> bool:
-    """True if both have the same channels: maps may have another resolution."""
+    """True if both have the same channels: maps may have another resolution, texts another number of tokens."""
     return (
         answers.dim() == expected.dim()
         and answers.shape[1] == expected.shape[1]
-        and (answers.dim() == 4 or answers.shape == expected.shape)
+        and (answers.dim() > 2 or answers.shape == expected.shape)
     )
 
 

@@ -7,6 +7,7 @@ from packager.tasks.multilabel import MultiLabel
 from packager.tasks.port import LearningTask, mixed_loss
 from packager.tasks.regression import Regression
 from packager.tasks.segmentation import Segmentation
+from packager.tasks.tokens import TokenClassification
 
 __all__ = [
     "Classification",
@@ -16,5 +17,6 @@ __all__ = [
     "MultiLabel",
     "Regression",
     "Segmentation",
+    "TokenClassification",
     "mixed_loss",
 ]

@@ -28,6 +28,7 @@ from device_sdk.random_source import SplitMix64, uniform_floats
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.blocks import Block, CutPoint, Exit, Golden, Rendition, TensorSpec
 from device_sdk.supernet.cost import CostModel, EdgeCost, Power, Uplink
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.goal import Requirement
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Edge, ExitChoice, RemoteRef, Subnet, encode_plan
 from device_sdk.supernet.supernet import Supernet
@@ -183,9 +184,10 @@ class World:
 
     def sets(self, subnet: Subnet) -> list[tuple[ExitChoice, ...]]:
         chosen = [exit_samples(self.supernet, self.evidence, self.costs, subnet, one) for one in self.exits[subnet]]
-        right = self.evidence.right(self.evidence.ends[subnet])
+        end = self.evidence.ends[subnet]
+        right, sure, full_ms = self.evidence.right(end), confidence(end), self.costs.latency_ms(subnet)
         found = [
-            choose_exits(chosen, right_at_end=right, full_ms=self.costs.latency_ms(subnet), accuracy_drop=drop)
+            choose_exits(chosen, right_at_end=right, confidence_at_end=sure, full_ms=full_ms, accuracy_drop=drop)
             for drop in DROPS
         ]
         short = [tuple(replace(exit_, threshold=round(exit_.threshold, 4)) for exit_ in one) for one in found]

@@ -35,6 +35,8 @@ def main(target: Path) -> None:
         case("segmentation", 3, drawn(9, (4, 3, 5, 7)), maps(10, (4, 5, 7), 3)),
         case("segmentation", 3, drawn(11, (3, 3, 4, 6)), maps(12, (3, 11, 9), 3)),
         case("segmentation", 2, drawn(13, (2, 2, 9, 8)), maps(14, (2, 70, 80), 2)),
+        case("token_classification", 3, texts(17, (5, 3, 12), (12, 9, 3, 12, 1)), tokens(18, (5, 12), 3)),
+        case("token_classification", 4, texts(19, (3, 4, 40), (40, 33, 2)), tokens(20, (3, 48), 4)),
         case("detection", 2, cells(15, (4, 6, 5, 6)), boxes(16)),
     ]
     target.write_text('{"cases": [\n' + ",\n".join(map(json.dumps, cases)) + "\n]}\n")
@@ -56,6 +58,17 @@ def maps(seed: int, shape: tuple[int, ...], classes: int) -> Targets:
     """Classes of pixels, of which some have none."""
     found = integers(seed, shape, classes + 1)
     return np.where(found == classes, IGNORED, found)
+
+
+def texts(seed: int, shape: tuple[int, ...], lengths: tuple[int, ...]) -> Array:
+    """Logits of tokens, 0 beyond the length of each text."""
+    return drawn(seed, shape) * (np.arange(shape[-1]) < np.array(lengths)[:, None])[:, None].astype(np.float32)
+
+
+def tokens(seed: int, shape: tuple[int, ...], classes: int) -> Targets:
+    """Classes of tokens, of which some do not count."""
+    found = integers(seed, shape, classes + 1)
+    return np.where(found == classes, -1, found)
 
 
 def cells(seed: int, shape: tuple[int, ...]) -> Array:

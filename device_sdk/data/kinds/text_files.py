@@ -1,4 +1,7 @@
-"""Texts with labels: ``.csv``, ``.tsv`` and ``.jsonl`` files with the columns text and label, folders of ``.txt``."""
+"""Texts with labels: ``.csv``, ``.tsv`` and ``.jsonl`` files with the columns text and label, folders of ``.txt``.
+
+Of a ``.conll`` file the texts alone.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from device_sdk.data.kinds.tagged_files import SUFFIX, read_tagged
 from device_sdk.data.sample_sets import LocatedSamples, SampleSet, located, read_folder, sample_set
 from device_sdk.errors import DataError
 
@@ -65,6 +69,8 @@ def _rows(path: Path) -> Iterator[tuple[int, str, str]]:
         if suffix == ".jsonl":
             with path.open("rb") as lines:
                 yield from _json_rows(path, lines)
+        elif suffix == SUFFIX:  # classes of words, which are no labels of texts
+            yield from ((number, tagged.text, "") for number, tagged in read_tagged(path))
         elif suffix in _SEPARATORS:
             with path.open(encoding="utf-8-sig", newline="") as text:
                 yield from _table_rows(path, text, _SEPARATORS[suffix])

@@ -30,6 +30,7 @@ _CHARACTERS_PER_TOKEN = 64  # a text's characters beyond so many for each token 
 _TOGETHER = 256  # texts that are tokenized at once
 
 Tokens = npt.NDArray[np.int64]
+Places = npt.NDArray[np.int64]
 
 
 class TextPreprocessing(msgspec.Struct, AnyPreprocessing, frozen=True, tag_field="kind", tag="text"):
@@ -94,6 +95,22 @@ class TextTokenizer:
             some = self._tokenizer.encode_batch([text[:most] for text in texts[at : at + _TOGETHER]])
             found += [self._limited(np.array(one.ids, dtype=np.int64)) for one in some]
         return found
+
+    def places(self, texts: Sequence[str]) -> list[Places]:
+        """For each text int64 [tokens, 2]: first character of each token and the one behind it, equal for marks.
+
+        As many as ``encode`` has: the last token of a text that is cut is the mark that ends it.
+        """
+        most = _CHARACTERS_PER_TOKEN * self._max_tokens
+        found = self._tokenizer.encode_batch([text[:most] for text in texts])
+        return [self._limited_places(one.offsets, one.special_tokens_mask) for one in found]
+
+    def _limited_places(self, offsets: Sequence[tuple[int, int]], marks: Sequence[int]) -> Places:
+        places = np.array(offsets, dtype=np.int64).reshape(-1, 2)
+        places[np.array(marks, dtype=bool)] = 0
+        if len(places) > self._max_tokens:
+            places = np.concatenate([places[: self._max_tokens - 1], places[-1:]])
+        return places
 
     @property
     def pad_id(self) -> int:

@@ -51,11 +51,14 @@ class Answers:
     def right(self, number: int) -> Rights:
         return np.asarray(self.logits[number].argmax(axis=1) == self.labels)
 
+    def confidences(self, number: int) -> npt.NDArray[np.float64]:
+        return confidence(self.logits[number])
+
     def at_exit(self, number: int, costs: CostModel) -> ExitSamples:
         choice = _choice(self.exits[number])
         return ExitSamples(
             choice=choice,
-            confidence=confidence(self.logits[number]),
+            confidence=self.confidences(number),
             right=self.right(number),
             reach_ms=costs.reach_ms(self.subnet.edges[: self.edges[number]]),
             branch_ms=costs.exit_latency_ms(choice, self.subnet.input_size),

@@ -59,7 +59,10 @@ def _ordered(
 
 _TRIED = 32  # thresholds per exit
 _ROUNDS = 20  # of improving thresholds one by one
-_CAUTION = 2.0  # standard errors
+_CAUTION = 1.5  # standard errors
+_SAMPLES_OF_NO_LOSS = 8.0  # that the regression starts from
+_LEAST_SHARE = 1e-4  # of a confidence's log odds
+_ROW = 2
 
 Confidences = npt.NDArray[np.float64]
 Rights = npt.NDArray[np.bool_]
@@ -81,12 +84,17 @@ class ExitSamples:
 
 
 def choose_exits(
-    exits: Sequence[ExitSamples], *, right_at_end: Rights, full_ms: float, accuracy_drop: float
+    exits: Sequence[ExitSamples],
+    *,
+    right_at_end: Rights,
+    confidence_at_end: Confidences,
+    full_ms: float,
+    accuracy_drop: float,
 ) -> list[ExitChoice]:
-    """The exits and thresholds of least mean latency whose drop plus two standard errors is within ``accuracy_drop``.
+    """The exits and thresholds of least mean latency that are expected to lose ``accuracy_drop`` at most.
 
-    The drop is that of the accuracy below the end's; its standard error is paired, over the samples that only one of
-    the two gets right. Many thresholds are tried on few samples, so the observed drop of the best is biased downwards.
+    The drop is that of the accuracy below the end's, as seen, and as expected of new samples (``ExpectedDrop``): many
+    thresholds are tried on few samples, so the drop seen of the best is biased downwards.
 
     ``exits`` follow each other. Starts from the best common threshold, then improves one exit's threshold at a time;
     an exit that does not pay is left out.
@@ -94,11 +102,11 @@ def choose_exits(
     if not exits:
         return []
     grids = [_grid(exit_.confidence) for exit_ in exits]
+    drop = ExpectedDrop(exits, right_at_end, confidence_at_end)
 
     def judged(thresholds: Sequence[float]) -> tuple[float, Sequence[float]]:
-        mean_ms, lost, won = _simulate(exits, thresholds, right_at_end=right_at_end, full_ms=full_ms)
-        drop = (lost - won + _CAUTION * math.sqrt(lost + won)) / len(right_at_end)
-        return (mean_ms if drop <= accuracy_drop else math.inf), thresholds
+        mean_ms, left_at = _simulate(exits, thresholds, full_ms=full_ms)
+        return (mean_ms if drop.within(accuracy_drop, left_at) else math.inf), thresholds
 
     common = sorted({value for grid in grids for value in grid})
     best_ms, best = min((judged([value] * len(exits)) for value in common), key=lambda found: found[0])
@@ -115,29 +123,78 @@ def choose_exits(
     ]
 
 
+class ExpectedDrop:
+    """The accuracy that thresholds of ``exits`` lose against the end, expected of samples like these [count].
+
+    Samples that only the end (1) or only the exit (-1) gets right tell what leaving costs. A ridge regression of that
+    on the log odds of the end's confidence less those of the exit's, over the samples of all exits together, says what
+    such a sample costs on average, so that the lucky ones of one threshold do not count for it alone (ADR 100).
+    """
+
+    def __init__(self, exits: Sequence[ExitSamples], right_at_end: Rights, confidence_at_end: Confidences) -> None:
+        end = _log_odds(confidence_at_end)
+        self._seen = [right_at_end.astype(float) - one.right.astype(float) for one in exits]
+        rows = [_row(seen != 0, end - _log_odds(one.confidence)) for seen, one in zip(self._seen, exits, strict=True)]
+        surer = np.concatenate([row[:, 1] for row in rows])
+        differ = max(1, sum(int(np.count_nonzero(seen)) for seen in self._seen))
+        scale = math.sqrt(float(surer @ surer) / differ) or 1.0
+        self._rows = [row / np.array([1.0, scale]) for row in rows]
+        weights = np.eye(_ROW) * _SAMPLES_OF_NO_LOSS
+        inverse = np.linalg.inv(sum((row.T @ row for row in self._rows), weights))
+        slopes = inverse @ sum((row.T @ seen for row, seen in zip(self._rows, self._seen, strict=True)), np.zeros(_ROW))
+        self._expected = [row @ slopes for row in self._rows]
+        errors = [seen - one for seen, one in zip(self._seen, self._expected, strict=True)]
+        by_sample = sum((row * error[:, None] for row, error in zip(self._rows, errors, strict=True)), 0.0)
+        # exits are wrong about the same samples: errors are added up by sample before they are squared
+        self._covariance = inverse @ (np.transpose(by_sample) @ by_sample + weights) @ inverse
+
+    def within(self, limit: float, left_at: Sequence[Rights]) -> bool:
+        """True if the drop seen is within ``limit``, and the one expected with ``_CAUTION`` standard errors.
+
+        ``left_at``: for each exit, mask [count] of the samples that leave by it.
+        """
+        count, seen, expected, spread, row = len(self._seen[0]), 0.0, 0.0, 0.0, np.zeros(_ROW)
+        for number, left in enumerate(left_at):
+            seen += float(self._seen[number][left].sum())
+            costs = self._expected[number][left]
+            expected, spread = expected + float(costs.sum()), spread + float(costs @ costs)
+            row += self._rows[number][left].sum(axis=0)
+        error = math.sqrt(float(row @ self._covariance @ row) + spread)
+        return max(seen, expected + _CAUTION * error) / count <= limit
+
+
+def _row(differs: Rights, surer: Confidences) -> Confidences:
+    """[count, 2]: 1 and how much surer the end is, 0 where both are right or both wrong."""
+    return np.stack([np.ones_like(surer), surer], axis=1) * differs[:, None]
+
+
+def _log_odds(confidence: Confidences) -> Confidences:
+    shares = np.clip(confidence, _LEAST_SHARE, 1 - _LEAST_SHARE)
+    return np.asarray(np.log(shares / (1 - shares)))
+
+
 def _grid(values: Confidences) -> list[float]:
     """Thresholds to try: evenly spaced quantiles from the least confidence on, and one that no sample reaches."""
     return [*np.unique(np.quantile(values, np.linspace(0, 0.99, _TRIED))).tolist(), UNREACHABLE_CONFIDENCE]
 
 
 def _simulate(
-    exits: Sequence[ExitSamples], thresholds: Sequence[float], *, right_at_end: Rights, full_ms: float
-) -> tuple[float, int, int]:
-    """If all exits answered from their thresholds on: mean latency, samples that only the end, only exits get right."""
-    rest = np.ones(len(right_at_end), dtype=bool)
-    right = right_at_end.copy()
+    exits: Sequence[ExitSamples], thresholds: Sequence[float], *, full_ms: float
+) -> tuple[float, list[Rights]]:
+    """If all exits answered from their thresholds on: mean latency, and for each exit a mask of those that leave."""
+    rest = np.ones(len(exits[0].confidence), dtype=bool)
     latency_ms = tried_ms = 0.0
+    left_at = []
     for exit_, threshold in zip(exits, thresholds, strict=True):
         if threshold >= UNREACHABLE_CONFIDENCE:
+            left_at.append(np.zeros_like(rest))
             continue
         tried_ms += exit_.branch_ms
-        answered = rest & (exit_.confidence >= threshold)
-        latency_ms += np.count_nonzero(answered) * (exit_.reach_ms + tried_ms)
-        right[answered] = exit_.right[answered]
-        rest &= ~answered
+        left_at.append(rest & (exit_.confidence >= threshold))
+        latency_ms += np.count_nonzero(left_at[-1]) * (exit_.reach_ms + tried_ms)
+        rest &= ~left_at[-1]
     latency_ms += np.count_nonzero(rest) * (full_ms + tried_ms)
-    lost, won = (right_at_end & ~right).sum(), (right & ~right_at_end).sum()
-    return float(latency_ms) / len(rest), int(lost), int(won)
+    return float(latency_ms) / len(rest), left_at
 
 
 def hard_threshold(confidence_at_end: Confidences, *, share: float, samples: int) -> float:

@@ -81,11 +81,23 @@ def placed_exits(answers: Answers, costs: CostModel, *, memory_bytes: int | None
     return [number for number, exit_ in enumerate(answers.exits) if exit_.id in kept]
 
 
+def drops_within(max_drop: float | None) -> tuple[float, ...]:
+    """The drops that are tried for exits under a goal: all without its own ``max_drop``, or else none beyond it.
+
+    A subnet that seems more accurate than the full model on few samples is mostly a lucky one: it has no accuracy to
+    spend on its exits (ADR 100).
+    """
+    return DROPS if max_drop is None else (max_drop, *(drop for drop in DROPS if drop < max_drop))
+
+
 def exit_sets(answers: Answers, costs: CostModel, drops: Sequence[float] = DROPS) -> list[tuple[ExitChoice, ...]]:
     """Exits with thresholds for a subnet: one set for each accuracy that they may cost."""
     exits = [answers.at_exit(number, costs) for number in placed_exits(answers, costs)]
-    right, full_ms = answers.right(-1), costs.latency_ms(answers.subnet)
-    found = [choose_exits(exits, right_at_end=right, full_ms=full_ms, accuracy_drop=drop) for drop in drops]
+    right, sure, full_ms = answers.right(-1), answers.confidences(-1), costs.latency_ms(answers.subnet)
+    found = [
+        choose_exits(exits, right_at_end=right, confidence_at_end=sure, full_ms=full_ms, accuracy_drop=drop)
+        for drop in drops
+    ]
     return [one for one in dict.fromkeys(map(tuple, found)) if one]
 
 

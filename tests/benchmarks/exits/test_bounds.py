@@ -23,6 +23,7 @@ def cascade():
             ExitSamples(late, np.array([0.9, 0.9, 0.8, 0.1]), np.array([yes, yes, no, no]), 5.0, 1.0),
         ),
         np.array([yes, yes, yes, no]),
+        np.array([0.9, 0.9, 0.9, 0.9]),
     )
 
 

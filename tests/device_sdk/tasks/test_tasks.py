@@ -14,6 +14,7 @@ from device_sdk.tasks.margins import by_margin
 from device_sdk.tasks.multilabel import LabelsFound
 from device_sdk.tasks.regression import RelativeAgreement
 from device_sdk.tasks.segmentation import MeanIoU, interpolated
+from device_sdk.tasks.tokens import TokensRight
 
 NAMES = ("a", "b", "c")
 
@@ -49,6 +50,7 @@ def detections(*cells, rows=4, columns=4):
         ("multilabel", "logits", LabelsFound),
         ("regression", "values", RelativeAgreement),
         ("embedding", "vector", Similarity),
+        ("token_classification", "logits", TokensRight),
     ],
 )
 def test_every_task_has_a_score(kind, output, expected):
@@ -111,7 +113,8 @@ def test_boxes_found_are_those_of_the_packager():
 def drawn(kind, count=9):
     """Random answers of a kind of task, and targets that they meet in part."""
     random = np.random.default_rng(1)
-    shape = {"segmentation": (count, 3, 6, 5), "detection": (count, 7, 6, 5)}.get(kind, (count, 3))
+    shapes = {"segmentation": (3, 6, 5), "detection": (7, 6, 5), "token_classification": (3, 8)}
+    shape = (count, *shapes.get(kind, (3,)))
     answers, others = random.normal(size=(2, *shape)).astype(np.float32)
     task = TASKS[kind](3)
     return task, answers, task.checked(task.stand_in((answers + others) / 2), count)
@@ -231,3 +234,33 @@ def test_of_boxes_that_overlap_the_surest_stands():
 def test_targets_that_do_not_fit_are_refused(score, targets):
     with pytest.raises(InputError):
         score.checked(targets, 2)
+
+
+def tokens(*texts, extent=4):
+    """Logits [texts, 3, extent] whose largest are these classes; padding has none."""
+    answers = np.zeros((len(texts), 3, extent), dtype=np.float32)
+    for answer, classes in zip(answers, texts, strict=True):
+        answer[classes, np.arange(len(classes))] = 1
+    return answers
+
+
+def test_tokens_that_do_not_count_are_neither_right_nor_wrong():
+    task, targets = TokensRight(3), np.array([[-100, 0, 1, -1], [2, 2, -1, -1], [-1, -1, -1, -1]])
+    answers = tokens([2, 0, 2], [2, 2], [1])
+    np.testing.assert_allclose(task.scores(answers, task.checked(targets, 3)), [0.5, 1, 1])
+    assert task.of(answers, targets) == 0.75
+    assert task.stand_in(answers).tolist() == [[2, 0, 2, -1], [2, 2, -1, -1], [1, -1, -1, -1]]
+
+
+def test_tokens_beyond_a_shorter_length_are_wrong():
+    task, answers = TokensRight(3), tokens([2, 0, 2, 1], [1])
+    targets = task.stand_in(answers)
+    np.testing.assert_allclose(task.scores(answers[:, :, :2], targets), [0.5, 1])
+    assert task.of(answers[:, :, :2], targets) == 3 / 5
+    assert task.compared(answers[:, :, :2]).shape == task.compared(answers).shape
+
+
+@pytest.mark.parametrize(("targets", "said"), [([[0, 3]], "between 0 and 2"), ([0], "a class for each token")])
+def test_classes_of_tokens_are_checked(targets, said):
+    with pytest.raises(InputError, match=said):
+        TokensRight(3).checked(np.array(targets), 1)

@@ -212,6 +212,21 @@ def test_without_a_number_of_tokens_a_text_may_be_as_long_as_the_model_takes(tex
         load_model(f"hf:{texts}", input_shape=(2, 48))
 
 
+@pytest.mark.parametrize("kind", ["Bert", "Electra"])
+def test_a_model_of_tokens_answers_for_each_and_not_for_padding(texts: Path, kind: str) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+    config = getattr(transformers, f"{kind}Config")(vocab_size=64, max_position_embeddings=20, id2label=NAMES, **sizes)
+    getattr(transformers, f"{kind}ForTokenClassification")(config).save_pretrained(texts)
+    model = load_model(f"hf:{texts}")
+    whole = transformers.AutoModelForTokenClassification.from_pretrained(texts, local_files_only=True).eval()
+    mask = (torch.arange(20) < torch.tensor([20, 6])[:, None]).long()
+    ids = torch.randint(4, 40, (2, 20), generator=torch.Generator().manual_seed(0)) * mask
+    with torch.no_grad():
+        wanted = (whole(input_ids=ids, attention_mask=mask).logits * mask[:, :, None]).transpose(1, 2)
+        assert torch.allclose(model.module(torch.stack([ids, mask], 1)), wanted, atol=1e-5)
+    assert isinstance(model.preprocessing, TextPreprocessing)
+
+
 def test_texts_without_a_tokenizer_are_refused_with_how_to_get_one(texts: Path) -> None:
     (texts / "tokenizer.json").unlink()
     with pytest.raises(ModelLoadError, match=r"has no tokenizer\.json") as caught:

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.policies.deciding.thresholds import ExitSamples, choose_exits, hard_threshold
+from device_sdk.policies.deciding import thresholds
+from device_sdk.policies.deciding.thresholds import ExitSamples, hard_threshold
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice
 
 
@@ -19,6 +20,14 @@ def exit_samples(
 ) -> ExitSamples:
     return ExitSamples(
         ExitChoice(name, UNREACHABLE_CONFIDENCE), np.asarray(confidence), np.asarray(right), reach_ms, branch_ms
+    )
+
+
+def choose_exits(exits, *, right_at_end, confidence_at_end=None, full_ms, accuracy_drop):
+    """By default the end is as sure of all samples."""
+    sure = np.full(len(right_at_end), 0.9) if confidence_at_end is None else confidence_at_end
+    return thresholds.choose_exits(
+        exits, right_at_end=right_at_end, confidence_at_end=sure, full_ms=full_ms, accuracy_drop=accuracy_drop
     )
 
 
@@ -64,6 +73,24 @@ def test_exits_get_thresholds_of_their_own() -> None:
 
 def test_without_exits_nothing_is_chosen() -> None:
     assert choose_exits([], right_at_end=np.ones(3, bool), full_ms=1.0, accuracy_drop=0.0) == []
+
+
+def test_a_lucky_threshold_does_not_count_for_itself_alone() -> None:
+    """Where answers of an exit differ from the end's, it is wrong three times in four; above 0.9 it was lucky."""
+    count, sure = 400, np.full(400, 0.3)
+    lucky, unlucky = np.arange(count) < 8, (np.arange(count) >= 100) & (np.arange(count) < 130)
+    sure[lucky | unlucky] = np.where(lucky[lucky | unlucky], 0.95, 0.6)
+    right_at_end = np.ones(count, bool)
+    right_at_end[lucky] = [False, False, False, False, False, False, True, True]  # six won, two lost
+    right = right_at_end ^ (lucky | unlucky)
+    alone = np.where(unlucky, right_at_end, right)
+
+    def is_taken(right: np.ndarray) -> bool:
+        drop = thresholds.ExpectedDrop([exit_samples(sure, right)], right_at_end, sure)
+        return drop.within(0.005, [sure > 0.9])
+
+    assert is_taken(alone)
+    assert not is_taken(right)
 
 
 @given(st.integers(0, 10_000), st.integers(1, 3), st.floats(0, 0.2))

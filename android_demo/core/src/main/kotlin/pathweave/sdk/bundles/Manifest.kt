@@ -53,9 +53,9 @@ private val TASK_OUTPUTS = mapOf(
     "multilabel" to "logits",
     "regression" to "values",
     "embedding" to "vector",
+    "token_classification" to "logits",
 )
-private val MAP_TASKS = setOf("segmentation", "detection")
-private const val MAP_AXES = 3 // channels, rows, columns
+private val OUTPUT_AXES = mapOf("segmentation" to 3, "detection" to 3, "token_classification" to 2) // of others 1
 private const val BOX_SIDES = 4
 
 /**
@@ -65,7 +65,8 @@ private const val BOX_SIDES = 4
  * [batch, classes + 4, rows, columns]: logits of each class, then logarithms of the distances from the cell's centre to the
  * left, top, right and bottom side of its box, in shares of the image. multilabel, `logits`: [batch, classes], of labels
  * that are there above 0. regression, `values`: [batch, classes], of which [classNames] are the names. embedding,
- * `vector`: [batch, values], without classes.
+ * `vector`: [batch, values], without classes. token_classification, `logits`: [batch, classes, tokens], all equal at a token
+ * that a text does not have.
  */
 public data class Task(val kind: String, val classNames: List<String>, val output: String = "logits") {
     /** Whether one class is right for each sample, so that exits, deciders and adapting apply here. */
@@ -241,7 +242,7 @@ private fun checkOutput(manifest: Manifest) {
         kind == "embedding" && names.isEmpty() -> outputs.firstOrNull() ?: 0
         else -> names.size
     }
-    val axes = if (kind in MAP_TASKS) MAP_AXES else 1
+    val axes = OUTPUT_AXES[kind] ?: 1
     if (outputs.size != axes || outputs[0] != channels) {
         throw ManifestError("the model's output has shape $outputs for $kind of ${names.size} classes")
     }

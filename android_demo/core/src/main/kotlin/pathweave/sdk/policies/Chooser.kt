@@ -25,7 +25,7 @@ import pathweave.sdk.offload.Privacy
 import pathweave.sdk.offload.measureUplink
 import pathweave.sdk.policies.costs.Answering
 import pathweave.sdk.policies.costs.AnswersEverywhere
-import pathweave.sdk.policies.costs.DROPS
+import pathweave.sdk.policies.costs.dropsWithin
 import pathweave.sdk.policies.exits.withFurtherExits
 import pathweave.sdk.policies.planning.Choice
 import pathweave.sdk.policies.planning.Nearest
@@ -426,7 +426,7 @@ private class Choosing(
         positions: List<Int>,
         answering: Answering? = null,
     ): PlanEvidence {
-        val drops = goal.maxDrop?.let { listOf(it) + DROPS } ?: DROPS
+        val drops = dropsWithin(goal.maxDrop)
         val paths = answers.map { it.part(positions) }.map { part ->
             val placed = answering?.placed(part).orEmpty()
             PathEvidence(part, answering?.exitSets(part, placed, drops).orEmpty(), placed.map { part.exits[it].id })

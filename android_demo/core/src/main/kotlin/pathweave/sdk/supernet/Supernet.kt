@@ -533,11 +533,9 @@ private fun checkInputSizes(supernet: Supernet) {
     }
 }
 
-/** Whether an output of [shape] is the same as the model's [own] one; maps may have another resolution. */
+/** Whether an output of [shape] is as the model's [own] one: maps may have another resolution, texts fewer tokens. */
 private fun isSameAnswer(shape: List<Int>, own: List<Int>): Boolean =
-    shape == own || (shape.size == MAP_AXES && own.size == MAP_AXES && shape[0] == own[0])
-
-private const val MAP_AXES = 3 // channels, rows, columns
+    shape == own || (shape.size > 1 && shape.size == own.size && shape[0] == own[0])
 
 private fun List<Rendition>.runAtAnySize(): Boolean = any { it.anySize }
 

@@ -50,6 +50,7 @@ private val TASKS: Map<String, (classes: Int) -> AnswerTask> = mapOf(
     "multilabel" to ::LabelsFound,
     "regression" to ::RelativeAgreement,
     "embedding" to { _: Int -> Similarity },
+    "token_classification" to ::TokensRight,
 )
 
 /** The task that judges the answers of a bundle's model. */

@@ -25,6 +25,12 @@ public class MapTargets(public val maps: List<IntArray>, public val height: Int,
     override fun at(positions: List<Int>): MapTargets = MapTargets(positions.map(maps::get), height, width)
 }
 
+/** Of token classification: for each text the class indices of its tokens, below 0 where one does not count. */
+public class TokenTargets(public val classes: List<IntArray>) : Targets {
+    override val count: Int get() = classes.size
+    override fun at(positions: List<Int>): TokenTargets = TokenTargets(positions.map(classes::get))
+}
+
 /** A box of an object, its sides in shares of the image. */
 public data class ObjectBox(
     val classIndex: Int,

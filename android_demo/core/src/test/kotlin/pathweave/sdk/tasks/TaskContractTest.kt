@@ -39,6 +39,7 @@ class TaskContractTest {
             val maps = value["maps"].items.map { map -> map.items.map { it.int }.toIntArray() }
             MapTargets(maps, value["height"].int, value["width"].int)
         }
+        "token_classification" -> TokenTargets(value.items.map { text -> text.items.map { it.int }.toIntArray() })
         "detection" -> BoxTargets(value.items.map { boxes -> boxes.items.map { box(floats(it)) } })
         else -> ValueTargets(value.items.map(::floats))
     }
@@ -73,6 +74,8 @@ class TaskContractTest {
         when (wanted) {
             is ClassTargets -> assertEquals(wanted.classes.toList(), (found as ClassTargets).classes.toList())
             is MapTargets -> assertEquals(wanted.maps.map { it.toList() }, (found as MapTargets).maps.map { it.toList() })
+            is TokenTargets ->
+                assertEquals(wanted.classes.map { it.toList() }, (found as TokenTargets).classes.map { it.toList() })
             is ValueTargets -> wanted.values.zip((found as ValueTargets).values) { one, other -> close(one, other, "stand-in") }
             is BoxTargets -> wanted.boxes.zip((found as BoxTargets).boxes) { one, other ->
                 assertEquals(one.map { it.classIndex }, other.map { it.classIndex })
@@ -96,6 +99,7 @@ class TaskContractTest {
             "must be finite" to { BoxesFound(2).check(BoxTargets(listOf(listOf(ObjectBox(1, Float.NaN, 0f, 1f, 1f)))), 1) },
             "1 where a label is there" to { LabelsFound(2).check(ValueTargets(listOf(floatArrayOf(0f, 2f))), 1) },
             "2 numbers each; one sample has 1" to { RelativeAgreement(2).check(ValueTargets(listOf(floatArrayOf(0f))), 1) },
+            "below 0 for none" to { TokensRight(2).check(TokenTargets(listOf(intArrayOf(-1, 2))), 1) },
             "must be finite" to { Similarity.check(ValueTargets(listOf(floatArrayOf(Float.NaN))), 1) },
         )
         for ((says, check) in refused) {

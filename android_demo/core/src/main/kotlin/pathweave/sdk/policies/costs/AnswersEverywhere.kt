@@ -1,7 +1,6 @@
 /** What a subnet answers at every exit and at its end, and what that costs. */
 package pathweave.sdk.policies.costs
 
-import kotlin.math.sqrt
 import pathweave.sdk.data.Inputs
 import pathweave.sdk.execution.LoadedPlan
 import pathweave.sdk.execution.LoadedSegments
@@ -13,7 +12,7 @@ import pathweave.sdk.execution.oneModelFootprint
 import pathweave.sdk.execution.segments
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.numerics.argmax
-import pathweave.sdk.numerics.percentile
+import pathweave.sdk.policies.exits.chooseExits
 import pathweave.sdk.policies.placement.ExitCandidate
 import pathweave.sdk.policies.placement.placeExactly
 import pathweave.sdk.profiling.Timing
@@ -32,13 +31,13 @@ private const val MEASURED_SAMPLES = 200
 private const val MEASURED_IN_PAGES = 20 // of which each call loads pages again
 private const val MEASURED_ROUNDS = 3
 private const val PLACEMENT_NS = 1_000_000_000L
-private const val TRIED = 32 // thresholds per exit
-private const val HIGHEST_TRIED = 0.99 // quantile
-private const val ROUNDS = 20 // of improving thresholds one by one
-private const val CAUTION = 2.0 // standard errors
 
-/** Accuracies that exits may cost, unless a goal states one: a set of exits for each. */
+/** Accuracies that exits may cost: a set of exits for each. */
 internal val DROPS = listOf(0.0025, 0.01, 0.03)
+
+/** The drops that are tried for exits under a goal: all without its own [maxDrop], or else none beyond it (ADR 100). */
+internal fun dropsWithin(maxDrop: Double?): List<Double> =
+    if (maxDrop == null) DROPS else listOf(maxDrop) + DROPS.filter { it < maxDrop }
 
 /**
  * What the exits along a subnet and its end answer to private samples.
@@ -74,7 +73,7 @@ internal class AnswersEverywhere(
 
     private fun right(number: Int) = BooleanArray(count) { argmax(logits[number][it]) == labels[it] }
 
-    private fun confidences(number: Int): DoubleArray = confidence(tensor(number))
+    fun confidences(number: Int): DoubleArray = confidence(tensor(number))
 
     private fun tensor(number: Int): Tensor {
         val rows = logits[number]
@@ -148,7 +147,8 @@ internal class Answering(private val workspace: Workspace, private val costs: Co
     fun exitSets(answers: AnswersEverywhere, placed: List<Int>, drops: List<Double>): List<List<ExitChoice>> {
         val exits = placed.map { answers.atExit(it, costs) }
         val fullMs = costs.latencyMs(answers.subnet)
-        return drops.map { chooseExits(exits, answers.rightAtEnd, fullMs, it) }.filter { it.isNotEmpty() }.distinct()
+        val sure = answers.confidences(answers.exits.size)
+        return drops.map { chooseExits(exits, answers.rightAtEnd, sure, fullMs, it) }.filter { it.isNotEmpty() }.distinct()
     }
 
     /** Which exits are kept in memory, by their number: accuracies and times are this device's own. */
@@ -194,87 +194,4 @@ internal class Answering(private val workspace: Workspace, private val costs: Co
             plans.forEach { it.close() }
         }
     }
-}
-
-internal class Route(
-    private val exits: List<ExitSamples>,
-    thresholds: List<Double>,
-    rightAtEnd: BooleanArray,
-    callOverheadMs: Double = 0.0,
-) {
-    val open = BooleanArray(rightAtEnd.size) { true }
-    val right = rightAtEnd.copyOf()
-
-    /** Samples that an exit answered, and the milliseconds that each of them takes, by exit. */
-    val answered: List<Pair<Int, Double>>
-    private var triedMs = callOverheadMs
-
-    init {
-        answered = exits.zip(thresholds).filter { (_, threshold) -> threshold < UNREACHABLE_CONFIDENCE }.map { (exit, threshold) ->
-            triedMs += exit.branchMs
-            var answered = 0
-            for (sample in open.indices) {
-                if (!open[sample] || exit.confidence[sample] < threshold) continue
-                open[sample] = false
-                right[sample] = exit.right[sample]
-                answered++
-            }
-            answered to exit.reachMs + triedMs
-        }
-    }
-
-    /** What a sample takes that no exit answers. */
-    fun endMs(fullMs: Double): Double = fullMs + triedMs
-
-    fun meanMs(fullMs: Double): Double =
-        (answered.sumOf { (count, ms) -> count * ms } + open.count { it } * endMs(fullMs)) / open.size
-}
-
-/**
- * The exits and thresholds of least mean latency whose drop plus two standard errors is within [accuracyDrop].
- *
- * The drop is that of the accuracy below the end's; its standard error is paired, over the samples that only one of the
- * two gets right. Many thresholds are tried on few samples, so the observed drop of the best is biased downwards.
- *
- * [exits] follow each other. Starts from the best common threshold, then improves one exit's threshold at a time; an
- * exit that does not pay is left out.
- */
-internal fun chooseExits(
-    exits: List<ExitSamples>,
-    rightAtEnd: BooleanArray,
-    fullMs: Double,
-    accuracyDrop: Double,
-): List<ExitChoice> {
-    if (exits.isEmpty()) return emptyList()
-    val grids = exits.map { grid(it.confidence) }
-
-    fun meanMs(thresholds: List<Double>): Double {
-        val route = Route(exits, thresholds, rightAtEnd)
-        val lost = rightAtEnd.indices.count { rightAtEnd[it] && !route.right[it] }
-        val won = rightAtEnd.indices.count { route.right[it] && !rightAtEnd[it] }
-        val drop = (lost - won + CAUTION * sqrt((lost + won).toDouble())) / rightAtEnd.size
-        return if (drop <= accuracyDrop) route.meanMs(fullMs) else Double.POSITIVE_INFINITY
-    }
-
-    fun best(tried: List<List<Double>>) = tried.map { meanMs(it) to it }.minBy { it.first }
-
-    var (bestMs, best) = best(grids.flatten().distinct().sorted().map { value -> exits.map { value } })
-    for (round in 1..ROUNDS) {
-        val changed = grids.flatMapIndexed { at, grid ->
-            grid.map { value -> best.mapIndexed { number, own -> if (number == at) value else own } }
-        }
-        val (meanMs, thresholds) = best(changed)
-        if (!(meanMs < bestMs)) break
-        bestMs = meanMs
-        best = thresholds
-    }
-    return exits.zip(best) { exit, threshold -> exit.choice.copy(threshold = threshold) }
-        .filter { it.threshold < UNREACHABLE_CONFIDENCE }
-}
-
-/** Thresholds to try: evenly spaced quantiles from the least confidence on, and one that no sample reaches. */
-private fun grid(confidence: DoubleArray): List<Double> {
-    val sorted = confidence.sorted()
-    val quantiles = List(TRIED) { percentile(sorted, HIGHEST_TRIED * it / (TRIED - 1)) }
-    return quantiles.distinct().sorted() + UNREACHABLE_CONFIDENCE
 }

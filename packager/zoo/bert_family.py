@@ -1,8 +1,9 @@
-"""BERT, RoBERTa and DistilBERT as classifiers of texts, with their mask inside the features: int64 [n, 2, t] → logits.
+"""BERT, RoBERTa and DistilBERT as classifiers of texts or tokens, with their mask inside the features.
 
-The classifier reads the first token, through one more layer. Beside a mask, features are two tensors at every cut
-point, where blocks cannot be merged, shrunk or quantised (docs/adr/0091). ``first_token_classifier`` rebuilds such a
-model of transformers from ``text_encoder``'s parts, where they answer the same.
+Texts come as int64 [n, 2, t] (token ids, attention mask). A classifier of texts reads the first token, through one more
+layer; one of tokens reads each. Beside a mask, features are two tensors at every cut point, where blocks cannot be
+merged, shrunk or quantised (docs/adr/0091). ``first_token_classifier`` and ``token_classifier`` rebuild such a model of
+transformers from ``text_encoder``'s parts, where they answer the same.
 
 Sources: Devlin et al., 2019; Liu et al., "RoBERTa", 2019; Sanh et al., "DistilBERT", 2019.
 """
@@ -10,19 +11,20 @@ Sources: Devlin et al., 2019; Liu et al., "RoBERTa", 2019; Sanh et al., "DistilB
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from packager.zoo.text_encoder import PARTS, Embeddings, EncoderSize, Layer
+from packager.zoo.text_encoder import PARTS, Embeddings, EncoderSize, Layer, tokens_of
 
 _TOLERANCE = 1e-3  # of the largest logit
 _TEXTS, _LONGEST = 3, 24  # that both models answer
 _NUMBERED = re.compile(r"(\d+)\.(.+)\.(weight|bias)")
 _GELU = "gelu"
+_CLASSIFIERS = ("classifier.weight", "classifier.out_proj.weight")
 
 
 class FirstTokenClassifier(nn.Module):
@@ -40,6 +42,21 @@ class FirstTokenClassifier(nn.Module):
         """See the module."""
         hidden = self.layers(self.embeddings(tokens))
         return self.classifier(self.activation(self.dense(hidden[:, 0])))
+
+
+class TokenClassifier(nn.Module):
+    """Embeddings, layers, and a linear classifier of each token: logits [n, classes, t], 0 for padding."""
+
+    def __init__(self, size: EncoderSize, *, classes: int) -> None:
+        super().__init__()
+        self.embeddings = Embeddings(size)
+        self.layers = nn.Sequential(*(Layer(size) for _ in range(size.layers)))
+        self.classifier = nn.Linear(size.channels, classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """See the module."""
+        hidden = self.layers(self.embeddings(tokens))
+        return (self.classifier(hidden) * tokens_of(hidden)).transpose(1, 2)
 
 
 @dataclass(frozen=True)
@@ -70,20 +87,44 @@ def first_token_classifier(model: nn.Module, config: Mapping[str, Any]) -> First
 
     ``config``: the content of its config.json. Tensors are compared by name and shape, and both models on random texts.
     """
+
+    def make(size: EncoderSize, classes: int, names: _Names) -> FirstTokenClassifier:
+        return FirstTokenClassifier(size, classes=classes, activation=names.activation())
+
+    return _rebuilt(model, config, _names(config), make)
+
+
+def token_classifier(model: nn.Module, config: Mapping[str, Any]) -> TokenClassifier | None:
+    """As ``first_token_classifier``, of a model that classifies each token."""
     names = _names(config)
+    if names is not None:  # one layer on top, and none before it
+        others = {theirs: own for theirs, own in names.others.items() if own.startswith("embeddings.")}
+        names = replace(names, others=others | {"classifier": "classifier"})
+    return _rebuilt(model, config, names, lambda size, classes, _: TokenClassifier(size, classes=classes))
+
+
+_Made = TypeVar("_Made", FirstTokenClassifier, TokenClassifier)
+
+
+def _rebuilt(
+    model: nn.Module, config: Mapping[str, Any], names: _Names | None, make: Callable[[EncoderSize, int, _Names], _Made]
+) -> _Made | None:
     size = _size(config, 0 if names is None else names.first_position)
     if names is None or size is None:
         return None
     state = model.state_dict()
-    classes = state["classifier.weight" if "classifier.weight" in state else "classifier.out_proj.weight"].shape[0]
-    made = FirstTokenClassifier(size, classes=int(classes), activation=names.activation()).eval()
+    classifier = next((state[name] for name in _CLASSIFIERS if name in state), None)
+    if classifier is None:
+        return None
+    made = make(size, int(classifier.shape[0]), names)
     try:
         made.load_state_dict(_renamed(state, names))
     except (KeyError, RuntimeError):  # a variant with other tensors
         return None
+    made.eval().requires_grad_(False)
     for norm in (one for one in made.modules() if isinstance(one, nn.LayerNorm)):
         norm.eps = float(config.get("layer_norm_eps", norm.eps))
-    return made.requires_grad_(False) if _agree(model, made, size, int(config.get("pad_token_id") or 0)) else None
+    return made if _agree(model, made, size, int(config.get("pad_token_id") or 0)) else None
 
 
 def _names(config: Mapping[str, Any]) -> _Names | None:
@@ -166,4 +207,6 @@ def _agree(model: nn.Module, made: nn.Module, size: EncoderSize, pad_id: int) ->
     with torch.no_grad():
         wanted = model(input_ids=ids, attention_mask=mask).logits
         found = made(torch.stack([ids, mask], dim=1))
+    if wanted.dim() == found.dim() == 3:  # of tokens, of which padding has none
+        wanted = (wanted * mask.unsqueeze(-1)).transpose(1, 2)
     return bool((wanted - found).abs().max() <= _TOLERANCE * wanted.abs().max().clamp_min(1e-6))

@@ -9,7 +9,7 @@ import transformers
 
 from packager.supernet.blocks.heads import attentions
 from packager.tracing.traced_model import trace
-from packager.zoo.first_token import first_token_classifier
+from packager.zoo.bert_family import first_token_classifier, token_classifier
 
 SIZES = {"vocab_size": 60, "num_labels": 3}
 WIDE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
@@ -26,11 +26,22 @@ MODELS = {
         )
     ),
 }
+OF_TOKENS = {
+    "bert": lambda: transformers.BertForTokenClassification(
+        transformers.BertConfig(**SIZES, **WIDE, max_position_embeddings=32)
+    ),
+    "roberta": lambda: transformers.RobertaForTokenClassification(
+        transformers.RobertaConfig(**SIZES, **WIDE, max_position_embeddings=34, type_vocab_size=1)
+    ),
+    "distilbert": lambda: transformers.DistilBertForTokenClassification(
+        transformers.DistilBertConfig(**SIZES, dim=16, n_layers=2, n_heads=4, hidden_dim=24, max_position_embeddings=32)
+    ),
+}
 
 
-def built(name, **more):
+def built(name, models=MODELS, **more):
     torch.manual_seed(0)
-    model = MODELS[name](**more).eval()
+    model = models[name](**more).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.3)
@@ -56,6 +67,19 @@ def test_texts_of_every_length_get_the_answers_of_the_model_of_transformers(name
                 dim=1,
             )
             assert torch.allclose(made(rows), wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", OF_TOKENS)
+def test_tokens_get_the_answers_of_the_model_of_transformers_and_padding_none(name):
+    model, config = built(name, OF_TOKENS)
+    made = token_classifier(model, config)
+    ids = torch.randint(5, 60, (3, 12), generator=torch.Generator().manual_seed(1))
+    mask = (torch.arange(12) < torch.tensor([12, 7, 1])[:, None]).long()
+    ids = torch.where(mask == 1, ids, config["pad_token_id"])
+    with torch.no_grad():
+        wanted = model(input_ids=ids, attention_mask=mask).logits.transpose(1, 2) * mask[:, None]
+        assert torch.allclose(made(torch.stack([ids, mask], dim=1)), wanted, atol=1e-4)
+    assert all(len(cut) == 1 for cut in trace(made, torch.stack([ids, mask], dim=1)).cuts)
 
 
 def test_one_tensor_is_live_between_its_layers_and_their_heads_are_found():

@@ -1,0 +1,64 @@
+"""Token classification: one class for each token of a text."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch.nn import functional
+
+from packager.tasks.port import OfWholeSamples, imitation
+
+_AXES = 2  # classes, tokens
+_NO_CLASS = -1
+
+
+class TokenClassification(OfWholeSamples):
+    """Answers: logits [batch, classes, tokens], all equal at a token that a text does not have.
+
+    Targets: classes [batch, tokens], below 0 where a token does not count. Answers at a shorter length leave out the
+    last tokens, which then count as wrong.
+    """
+
+    kind: Literal["token_classification"] = "token_classification"
+
+    def class_count(self, output: tuple[int, ...]) -> int:
+        """See the port."""
+        return output[0] if len(output) == _AXES else 0
+
+    def complaint(self, output: tuple[int, ...], class_names: tuple[str, ...]) -> str | None:
+        """See the port."""
+        if self.class_count(output) == len(class_names):
+            return None
+        return f"the model answers with {'×'.join(map(str, output))}, not {len(class_names)} classes × tokens"
+
+    def target_loss(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy of the tokens that count and have an answer."""
+        wanted = targets[:, : answers.shape[2]].long()
+        wanted = torch.where(wanted < 0, _NO_CLASS, wanted)
+        losses = functional.cross_entropy(answers, wanted, ignore_index=_NO_CLASS, reduction="sum")
+        return losses / (wanted >= 0).sum().clamp_min(1)
+
+    def imitation_loss(self, answers: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+        """Kullback-Leibler divergence from the teacher's class probabilities, at the tokens that have an answer."""
+        return imitation(answers, teacher[:, :, : answers.shape[2]], temperature)
+
+    def score(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The share of each text's tokens with the correct class, 1 of a text without any that counts."""
+        common = min(answers.shape[2], targets.shape[1])
+        counted = targets >= 0
+        right = (answers[:, :, :common].argmax(1) == targets[:, :common]) & counted[:, :common]
+        count = counted.sum(1)
+        return torch.where(count > 0, right.sum(1) / count.clamp_min(1), torch.ones_like(count, dtype=torch.float32))
+
+    def distance(self, answers: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        """The mean total variation distance of the class probabilities of the tokens of ``others``.
+
+        A token without an answer is as far as can be.
+        """
+        common = min(answers.shape[2], others.shape[2])
+        is_token = others.amax(1) > others.amin(1)
+        apart = torch.ones_like(is_token, dtype=answers.dtype)
+        shares, other_shares = (one[:, :, :common].softmax(1) for one in (answers, others))
+        apart[:, :common] = (shares - other_shares).abs().sum(1) / 2
+        return (apart * is_token).sum(1) / is_token.sum(1).clamp_min(1)
