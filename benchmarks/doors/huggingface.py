@@ -24,7 +24,7 @@ from benchmarks.support.bundles import CHECKOUT
 from packager.inputs.huggingface import Logits
 from packager.inputs.model_loader import load_model
 from packager.inputs.noise import noise
-from packager.inputs.text_input import FromRows, text_input
+from packager.inputs.text_input import FromRows, TokensFromRows, text_input
 
 SECONDS = 180.0
 QUICK = ("vit", "resnet", "mobilevit", "segformer for pixels")
@@ -61,12 +61,13 @@ def _of_pixels(model: str, processor: str, config: Mapping[str, Any], images: Ma
 
 _WORDS = 200
 _TOKENS = 32
+_TOKENS_TASK = "ForTokenClassification"
 
 
-def _of_texts(model: str) -> Architecture:
+def _of_texts(model: str, task: str = "ForSequenceClassification") -> Architecture:
     config = {"vocab_size": _WORDS, "max_position_embeddings": 2 * _TOKENS, "pad_token_id": 0}
     small = {**_ATTENTION, "dim": 48, "n_layers": 4, "n_heads": 3, "hidden_dim": 96, "embedding_size": 48}
-    return Architecture(model, config={**small, **config}, task="ForSequenceClassification")
+    return Architecture(model, config={**small, **config}, task=task)
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
@@ -112,6 +113,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "distilbert for texts": _of_texts("DistilBert"),
     "roberta for texts": _of_texts("Roberta"),
     "electra for texts": _of_texts("Electra"),
+    "bert for tokens": _of_texts("Bert", _TOKENS_TASK),
+    "distilbert for tokens": _of_texts("DistilBert", _TOKENS_TASK),
+    "electra for tokens": _of_texts("Electra", _TOKENS_TASK),
     "wav2vec2 for sounds": Architecture("Wav2Vec2", task="ForSequenceClassification"),
     "yolos for boxes": Architecture(
         "Yolos", "Yolos", {**_ATTENTION, "image_size": [SIDE, SIDE]}, task="ForObjectDetection"
@@ -160,7 +164,8 @@ def write_folder(architecture: Architecture, folder: Path) -> tuple[nn.Module, t
         preprocessing, blobs = text_input(_tokenizer(), max_tokens=_TOKENS)
         (folder / "tokenizer.json").write_bytes(blobs[preprocessing.tokenizer])
         texts = noise(preprocessing, (preprocessing.rows, _TOKENS), blobs, count=INPUTS, seed=0)
-        return FromRows(model.eval()), texts
+        wrapper = TokensFromRows if architecture.task == _TOKENS_TASK else FromRows
+        return wrapper(model.eval()), texts
     processor = getattr(transformers, f"{architecture.processor}ImageProcessor")(**architecture.images)
     flips = bool(processor.to_dict().get("do_flip_channel_order"))
     whole, images = with_images(Logits(model, reversed_channels=flips), SIDE)

@@ -151,7 +151,7 @@ def _alone(choice: Choice) -> str:
 
 def _latency_lines(measured: Measured, limit_ms: float | None, *, alone: str) -> Iterator[str]:
     """The measured latency, its certainty, and what it leaves out."""
-    preparing = f"preparing an image takes another {measured.prepare_ms:.3f} ms"
+    preparing = f"preparing a sample takes another {measured.prepare_ms:.3f} ms"
     share = f"{measured.ratio:.0%} of the full model's {measured.full_ms:.3f} ms"
     if measured.without_exits_ms is not None:
         yield f"latency: {measured.latency_ms:.3f} ms on average, {measured.without_exits_ms:.3f} ms {alone};"

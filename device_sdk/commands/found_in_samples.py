@@ -1,4 +1,4 @@
-"""What models of maps, boxes and words find in one sample, in words and as JSON."""
+"""Finds of models of maps, boxes and words in one sample, in words and as JSON."""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ class TokensFromRows(FromRows):
 
     def forward(self, rows: Tensor) -> Tensor:
         """See the class."""
-        logits = super().forward(rows)
-        return (logits * rows[:, MASK_ROW].unsqueeze(-1).to(logits.dtype)).transpose(1, 2)
+        present = rows[:, MASK_ROW].unsqueeze(-1).float()  # at once: integers cross no cut point
+        return (super().forward(rows) * present).transpose(1, 2)
 
 
 def _read(path: Path) -> bytes:
