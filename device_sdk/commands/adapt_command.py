@@ -201,6 +201,7 @@ def adapt(
         if server is not None:
             _connect(model, server, server_model, token, privacy)
         dataset = None
+        unlabelled = unlabelled or model.bundle.manifest.task.kind == "embedding"
         if data is not None:
             dataset = load_data(model, data, limit=limit, as_json=as_json, labelled=not unlabelled)
         found = model.adapt(

@@ -163,10 +163,13 @@ def load_data(
     """
     from device_sdk.data.kinds import KINDS, kind_name
     from device_sdk.data.targets import LOADERS, TargetsOf
+    from device_sdk.data.targets.values import TABLES
     from device_sdk.session.samples import SampleChecker
 
     manifest = model.bundle.manifest
     task, shape = manifest.task, manifest.cut_points[0].tensors[0].shape
+    if labelled and task.kind == "embedding":
+        raise UsageError("a model of vectors has no targets to be judged by", hint="run it on files, or adapt it")
     if labelled and task.kind in LOADERS:
         owner = TargetsOf(task.class_names, shape, manifest.preprocessing, model.bundle.read_blob)
         targets = LOADERS[task.kind](reference, owner, limit)
@@ -180,4 +183,6 @@ def load_data(
         click.echo(f"note: {note}", err=True)
     if not labelled:
         return dataset
+    if task.kind in TABLES:
+        return dataset.with_targets(TABLES[task.kind](dataset.class_names, task.class_names))
     return dataset.relabelled(manifest.task.class_names, manifest.task.class_ids)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _NAMED = 6  # classes or boxes in one line
 _LEAST_SHARE = 0.005  # of the pixels of a class that is named
+_SIDES = ("left", "top", "right", "bottom")
 _OUTSIDE = "O"  # the class of words that belong to no stretch
 
 
@@ -30,9 +31,8 @@ def _boxes(output: Array, task: Task, sample: object, preparer: Preparer) -> lis
     from device_sdk.tasks import answer_task
 
     boxes = answer_task(task).stand_in(output)[0]
-    sides = ("left", "top", "right", "bottom")
     return [
-        {"label": task.class_names[int(box[0])], **dict(zip(sides, map(float, box[1:]), strict=True))}
+        {"label": task.class_names[int(box[0])], **dict(zip(_SIDES, map(float, box[1:]), strict=True))}
         for box in boxes
         if box[0] >= 0
     ]
@@ -62,26 +62,47 @@ def _names(output: Array, task: Task, sample: object, preparer: Preparer) -> lis
     return [one | {"text": sample[one["start"] : one["end"]]} for one in found if one["label"] != _OUTSIDE]
 
 
+def _labels(output: Array, task: Task, sample: object, preparer: Preparer) -> list[dict[str, Any]]:
+    """The labels that are there, the surest first."""
+    order = [at for at in np.argsort(-output[0], kind="stable") if output[0][at] > 0]
+    return [{"label": task.class_names[at], "confidence": float(1 / (1 + np.exp(-output[0][at])))} for at in order]
+
+
+def _numbers(output: Array, task: Task, sample: object, preparer: Preparer) -> list[dict[str, Any]]:
+    return [{"label": name, "value": float(one)} for name, one in zip(task.class_names, output[0], strict=True)]
+
+
+def _vector(output: Array, task: Task, sample: object, preparer: Preparer) -> list[dict[str, Any]]:
+    return [{"vector": output[0].tolist()}]
+
+
 FOUND: Mapping[str, Callable[[Array, Task, object, Preparer], list[dict[str, Any]]]] = {
     "segmentation": _classes,
     "detection": _boxes,
     "token_classification": _names,
+    "multilabel": _labels,
+    "regression": _numbers,
+    "embedding": _vector,
 }
 """By kind of task, of an output [1, ...] for a sample that the preparer reads."""
+
+
+_SAID: Mapping[str, Callable[[dict[str, Any]], str]] = {
+    "text": lambda one: f"{one['label']} {one['text']}",
+    "share": lambda one: f"{one['label']} {one['share']:.1%}",
+    "confidence": lambda one: f"{one['label']} {one['confidence']:.1%}",
+    "value": lambda one: f"{one['label']} {one['value']:.6g}",
+    "vector": lambda one: f"a vector of {len(one['vector'])} numbers (--json shows them)",
+    "left": lambda one: f"{one['label']} at " + " ".join(f"{one[side]:.2f}" for side in _SIDES),
+}
+"""By a field of what is found."""
 
 
 def found_text(found: list[dict[str, Any]]) -> str:
     """One line."""
     if not found:
         return "nothing found"
-    if "text" in found[0]:
-        named = [f"{one['label']} {one['text']}" for one in found[:_NAMED]]
-    elif "share" in found[0]:
-        named = [f"{one['label']} {one['share']:.1%}" for one in found[:_NAMED]]
-    else:
-        named = [
-            f"{one['label']} at {one['left']:.2f} {one['top']:.2f} {one['right']:.2f} {one['bottom']:.2f}"
-            for one in found[:_NAMED]
-        ]
+    say = next(say for field, say in _SAID.items() if field in found[0])
+    named = [say(one) for one in found[:_NAMED]]
     more = f", and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     return ", ".join(named) + more

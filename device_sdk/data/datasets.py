@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +34,7 @@ class ImageDataset:
     """
 
     images: Pixels
-    labels: npt.NDArray[np.int64]
+    labels: npt.NDArray[Any]
     class_names: tuple[str, ...]
     names: tuple[str, ...]
     report: SourceReport | None = None
@@ -72,6 +73,10 @@ class ImageDataset:
             positions = ClassNames(class_names, class_ids).positions(self.class_names)
         labels = np.array(positions, dtype=np.int64)[self.labels]
         return replace(self, labels=labels, class_names=tuple(class_names), indexed=False)
+
+    def with_targets(self, table: npt.NDArray[np.generic]) -> ImageDataset:
+        """The same samples with the rows of their labels in ``table`` [classes, …] in place of these."""
+        return replace(self, labels=table[self.labels])
 
 
 def load_dataset(

@@ -18,6 +18,7 @@ from device_sdk.data.records import PARTS, hash_of, part_of, split_reference
 from device_sdk.errors import DataError
 
 MAX_SAMPLES = 10_000_000
+SEPARATOR = "|"  # between several labels, or numbers, of one sample
 _NAMED = 3
 
 
@@ -32,7 +33,7 @@ class SampleSet:
     """
 
     samples: Sequence[Any]
-    labels: npt.NDArray[np.int64]
+    labels: npt.NDArray[Any]
     class_names: tuple[str, ...]
     names: tuple[str, ...]
     notes: tuple[str, ...] = ()
@@ -49,6 +50,10 @@ class SampleSet:
             positions = ClassNames(class_names, class_ids).positions(self.class_names)
         labels = np.array(positions, dtype=np.int64)[self.labels]
         return replace(self, labels=labels, class_names=tuple(class_names), indexed=False)
+
+    def with_targets(self, table: npt.NDArray[np.generic]) -> SampleSet:
+        """The same samples with the rows of their labels in ``table`` [classes, …] in place of these."""
+        return replace(self, labels=table[self.labels])
 
 
 @dataclass(frozen=True)

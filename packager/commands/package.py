@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 from click.core import ParameterSource
 
+from device_sdk.bundles.manifest import TaskKind
 from device_sdk.commands.command_line import emit, json_option, progress
 from device_sdk.errors import PathweaveError, UsageError
 from device_sdk.extras import require
@@ -123,10 +124,10 @@ def _crop(_: click.Context, __: click.Parameter, value: str | None) -> Any:
 )
 @click.option(
     "--task",
-    type=click.Choice(["classification", "segmentation", "detection", "token_classification"]),
+    type=click.Choice(get_args(TaskKind)),
     default="classification",
     show_default=True,
-    help="What the model answers, and so what --data holds: classes, maps, boxes, or classes of words (guide).",
+    help="What the model answers, and so what --data holds: one of these for each sample (guide).",
 )
 @click.option("--check", is_flag=True, help="Only report what of the model can be adapted, or why not.")
 @click.option("--pair", type=existing_file, help="TOML file with two models to train as a hybrid, and how.")

@@ -48,7 +48,7 @@ class Decoded:
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Images in files. ``labels`` int64 [count]: positions in ``class_names``, or UNLABELLED.
+    """Images in files. ``labels`` int64 [count]: positions in ``class_names``, or UNLABELLED; of other tasks targets.
 
     ``size``: height and width that ``preprocessing`` produces. ``corrupt``: corrupt images found so far.
     """
@@ -56,7 +56,7 @@ class ImageSet:
     records: Records
     preprocessing: Preprocessing
     size: tuple[int, int]
-    labels: npt.NDArray[np.int64]
+    labels: npt.NDArray[Any]
     class_names: tuple[str, ...]
     corrupt: dict[int, str] = field(default_factory=dict)
 

@@ -20,8 +20,8 @@ _NAMED = 3
 _TRANSPARENT = ("View", "Reshape", "Squeeze", "Unsqueeze", "Clone", "Alias", "Transpose", "Permute", "Select", "Slice")
 _REMEDY = {
     "softmax": "end the model at the logits: leave the softmax out; devices apply it to the answers themselves",
-    "sigmoid": "end the model at the logits, one per class of which one is right; several labels per image, or one"
-    " output for two classes, are no such classifier",
+    "sigmoid": "end the model at the logits, one per class of which one is right; several labels per image"
+    " (--task multilabel) end there too; one output for two classes is no such classifier",
 }
 
 
@@ -47,8 +47,10 @@ def require_one_tensor(answer: object, specification: str) -> None:
     )
 
 
-def check_answers(module: nn.Module, noise: Tensor) -> tuple[str, ...]:
+def check_answers(module: nn.Module, noise: Tensor, *, logits: bool = True) -> tuple[str, ...]:
     """Run the model on noise [NOISE_SAMPLES, *input] and refuse answers that nothing after loading could use.
+
+    ``logits``: False for a task whose answers may be probabilities or anything else.
 
     Returns: notes on answers that can be used, but are not what is expected.
 
@@ -62,7 +64,7 @@ def check_answers(module: nn.Module, noise: Tensor) -> tuple[str, ...]:
         _require_same(answers, again, "from call to call", _in_training_mode(module))
         alone = torch.cat([_answer(module, noise[:1]), _answer(module, noise[1:])])
         _require_same(answers, alone, "with the other images of a batch", _of_batches(module))
-        if answers.dim() < 2:
+        if answers.dim() < 2 or not logits:
             return ()
         gains = _GAINS if noise.is_floating_point() else ()
         spread = torch.cat([answers, *(_answer(module, gain * noise[:2]) for gain in gains)])

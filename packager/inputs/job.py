@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from device_sdk import __version__
+from device_sdk.bundles.manifest import TaskKind
 from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.errors import UsageError
 from device_sdk.files.atomic import decode_json
@@ -27,7 +28,7 @@ from packager.data.batches import WHOLE, BatchSource, Share
 from packager.data.image_set import BatchDecoder, ImageSet, worker_count
 from packager.data.prepared_set import PreparedSet
 from packager.inputs.answer_checks import NOISE_SAMPLES, check_answers
-from packager.inputs.job_data import TASKS, DataTask, Labels, Samples, load_samples_of, loaded_data, output_count
+from packager.inputs.job_data import TASKS, Labels, Samples, load_samples_of, loaded_data, output_count
 from packager.inputs.labels import JUDGED, label_doubts, load_classes
 from packager.inputs.loaded_model import LoadedModel
 from packager.inputs.model_loader import load_model
@@ -36,6 +37,9 @@ from packager.inputs.recipe import Recipe, load_recipe
 from packager.inputs.weights import BranchWeights, read_state_dict, tensors_digest
 from packager.tasks import Classification, LearningTask
 from packager.torch_device import resolve_device
+
+_TOGETHER = 64  # samples
+_NO_LOGITS = ("regression", "embedding")
 
 
 @dataclass(frozen=True)
@@ -149,6 +153,15 @@ class Job:
         images, labels = zip(*self.validation_batches(count=count), strict=True)
         return torch.from_numpy(np.concatenate(images)), torch.from_numpy(np.concatenate(labels))
 
+    def own_answers(self, samples: Samples) -> Samples:
+        """``samples`` with the model's answers as their targets."""
+        found = []
+        with torch.inference_mode():
+            for at in range(0, len(samples), _TOGETHER):
+                chosen = np.arange(at, min(at + _TOGETHER, len(samples)))
+                found.append(self.model.module(torch.from_numpy(self._prepared(samples, chosen))).numpy())
+        return replace(samples, labels=np.concatenate(found))
+
     def _labelled(self) -> bool:
         if self.task.kind != "classification":
             return True
@@ -215,7 +228,7 @@ def load_job(
     classes: str | None = None,
     pixels: Pixels | None = None,
     profile: Path | None = None,
-    task: DataTask = "classification",
+    task: TaskKind = "classification",
     progress: Progress,
 ) -> Job:
     """Load the recipe, the model and the data, cheapest first.
@@ -256,6 +269,8 @@ def load_job(
         device_profile=None if profile is None else _read_profile(profile),
         task=TASKS[task],
     )
+    if task == "embedding":
+        return replace(job, training=job.own_answers(trained), validation=job.own_answers(validated))
     if task != "classification":
         return job
     known = weights is not None or model.weights_inside
@@ -279,7 +294,7 @@ def load_model_of_job(
     input_shape: tuple[int, ...] | None = None,
     classes: str | None = None,
     pixels: Pixels | None = None,
-    task: DataTask = "classification",
+    task: TaskKind = "classification",
 ) -> LoadedModel:
     """The model as in a job: its preprocessing resizes images to its input, ``classes`` names its outputs.
 
@@ -290,7 +305,8 @@ def load_model_of_job(
     """
     listed = None if classes is None else load_classes(classes)
     model = load_model(specification, weights=weights, input_shape=input_shape, pixels=pixels)
-    notes = (*model.notes, *check_answers(model.module, model.noise(NOISE_SAMPLES)))
+    judged = TASKS[task].kind not in _NO_LOGITS
+    notes = (*model.notes, *check_answers(model.module, model.noise(NOISE_SAMPLES), logits=judged))
     model = replace(_resizing(model), notes=notes)
     if listed is None:
         return model

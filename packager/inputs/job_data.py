@@ -4,44 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 import msgspec
 import numpy as np
 import torch
 
+from device_sdk.bundles.manifest import TaskKind
 from device_sdk.data.class_names import ClassNames, require_distinct
 from device_sdk.data.datasets import ImageDataset, as_positions
 from device_sdk.data.kinds import preparer_of
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.data.targets import LOADERS, NAMED_BY, SampleSet, TargetDataset, TargetsOf
+from device_sdk.data.targets.values import NAMES, TABLES
 from device_sdk.errors import DataError, UsageError
 from device_sdk.progress import Progress
 from packager.data.image_set import Images, ImageSet, load_images
-from packager.data.prepared_set import PreparedSet, load_prepared
+from packager.data.prepared_set import LabelMap, PreparedSet, load_prepared
 from packager.inputs.labels import IMAGENET
 from packager.inputs.loaded_model import LoadedModel
-from packager.tasks import Classification, Detection, LearningTask, Segmentation, TokenClassification
+from packager.tasks import (
+    Classification,
+    Detection,
+    Embedding,
+    LearningTask,
+    MultiLabel,
+    Regression,
+    Segmentation,
+    TokenClassification,
+)
 
 _IMAGENET_OUTPUTS = 1000
 
 Samples = ImageDataset | TargetDataset | ImageSet | PreparedSet
-# of data that are read from files
-DataTask = Literal["classification", "segmentation", "detection", "token_classification"]
-TASKS: dict[DataTask, LearningTask] = {
+TASKS: dict[TaskKind, LearningTask] = {
     "classification": Classification(),
     "segmentation": Segmentation(),
     "detection": Detection(),
     "token_classification": TokenClassification(),
+    "multilabel": MultiLabel(),
+    "regression": Regression(),
+    "embedding": Embedding(),
 }
 
 
 def loaded_data(
-    task: DataTask, model: LoadedModel, training: str, validation: str, progress: Progress
+    task: TaskKind, model: LoadedModel, training: str, validation: str, progress: Progress
 ) -> tuple[LoadedModel, Samples, Samples, tuple[str, ...]]:
     """The model with its classes, the samples for training and validation, and notes on what was left out."""
-    if task != "classification":
+    if task in LOADERS:
         return _with_targets(task, model, training, validation)
+    if task != "classification":
+        return _with_values(task, model, training, validation, progress)
     labels = Labels(model)
     trained, training_notes = load_samples_of(training, model, labels, progress)
     validated, validation_notes = load_samples_of(validation, model, labels, progress)
@@ -53,7 +66,7 @@ def loaded_data(
 
 
 def _with_targets(
-    task: DataTask, model: LoadedModel, training: str, validation: str
+    task: TaskKind, model: LoadedModel, training: str, validation: str
 ) -> tuple[LoadedModel, Samples, Samples, tuple[str, ...]]:
     """As ``loaded_data``, of samples with maps, boxes or classes of words.
 
@@ -69,6 +82,38 @@ def _with_targets(
     trained, validated = (_prepared(LOADERS[task](one, owner, None), owner) for one in (training, validation))
     whole = replace(model, preprocessing=own, class_names=names)
     return whole, trained, validated, (*notes, *trained.notes, *validated.notes)
+
+
+def _with_values(
+    task: TaskKind, model: LoadedModel, training: str, validation: str, progress: Progress
+) -> tuple[LoadedModel, Samples, Samples, tuple[str, ...]]:
+    """As ``loaded_data``, of samples whose labels are written values, or have none (``own_answers``)."""
+    found, written, notes = [], [], tuple[str, ...]()
+    for reference in (training, validation):
+        raw = _WrittenLabels()
+        samples, more = load_samples_of(reference, model, raw, progress)
+        if task in TABLES:
+            _require_labels(samples, reference)
+        found.append(samples)
+        written.append(raw.names)
+        notes = (*notes, *more)
+    names = model.class_names or (NAMES[task](written[0]) if task in NAMES else ())
+    if task in TABLES:
+        tables = [TABLES[task](labels, names) for labels in written]
+        found = [replace(one, labels=table[one.labels]) for one, table in zip(found, tables, strict=True)]
+    found = [replace(one, class_names=names) for one in found]
+    return replace(model, class_names=names), found[0], found[1], notes
+
+
+class _WrittenLabels:
+    """The labels of a data set as they are written, as a map from themselves."""
+
+    names: tuple[str, ...] = ()
+
+    def __call__(self, classes: Sequence[str], indexed: bool) -> tuple[tuple[str, ...], Sequence[int]]:
+        """See ``load_images``."""
+        self.names = tuple(classes)
+        return self.names, range(len(classes))
 
 
 def _prepared(found: TargetDataset | SampleSet, owner: TargetsOf) -> TargetDataset | PreparedSet:
@@ -104,7 +149,7 @@ class Labels:
 
 
 def load_samples_of(
-    reference: str, model: LoadedModel, labels: Labels, progress: Progress
+    reference: str, model: LoadedModel, labels: LabelMap, progress: Progress
 ) -> tuple[Images | PreparedSet, tuple[str, ...]]:
     """The samples of the model's kind, and notes on what was left out."""
     preprocessing, shape = model.preprocessing, model.input_shape
@@ -135,7 +180,7 @@ def _names_from_data(found: tuple[str, ...], outputs: int) -> tuple[str, ...]:
     return found
 
 
-def output_count(model: LoadedModel, task: DataTask = "classification") -> int:
+def output_count(model: LoadedModel, task: TaskKind = "classification") -> int:
     """The number of classes that the model answers for; 0 where its answer is of another task."""
     with torch.no_grad():
         answer = model.module(model.noise(1))

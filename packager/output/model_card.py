@@ -11,15 +11,27 @@ from pathlib import Path
 from typing import Any
 
 from device_sdk.bundles.manifest import Manifest, TaskKind
+from device_sdk.data.kinds import kind_name
 from device_sdk.files.atomic import storage_errors, write_atomically
 from packager.output.ownership import CARD, CARD_OPENS
 
-# The Hub's names: a task, and the metric that accuracy is there.
-_TASKS: Mapping[TaskKind, tuple[str, str]] = {
-    "classification": ("image-classification", "accuracy"),
-    "segmentation": ("image-segmentation", "pixel_accuracy"),
-    "detection": ("object-detection", "detection_score"),
-    "token_classification": ("token-classification", "accuracy"),
+# The Hub's names: classifiers by the kind of their samples, other tasks, and the metric that accuracy is there.
+_CLASSIFIERS = {"image": "image", "text": "text", "sound": "audio", "tensor": "tabular"}
+_TASKS: Mapping[TaskKind, str] = {
+    "segmentation": "image-segmentation",
+    "detection": "object-detection",
+    "token_classification": "token-classification",
+    "regression": "tabular-regression",
+    "embedding": "feature-extraction",
+}
+_METRICS: Mapping[TaskKind, str] = {
+    "classification": "accuracy",
+    "segmentation": "pixel_accuracy",
+    "detection": "detection_score",
+    "token_classification": "accuracy",
+    "multilabel": "f1",
+    "regression": "relative_agreement",
+    "embedding": "cosine_similarity",
 }
 _LICENCES = frozenset(
     {
@@ -49,7 +61,9 @@ def model_card(manifest: Manifest) -> str:
 
 
 def _front_matter(manifest: Manifest) -> str:
-    task, metric = _TASKS[manifest.task.kind]
+    kind = manifest.task.kind
+    classifier = f"{_CLASSIFIERS[kind_name(manifest.preprocessing)]}-classification"
+    task, metric = _TASKS.get(kind, classifier), _METRICS[kind]
     licence, licence_name = _licence(manifest.provenance.licence)
     metrics = manifest.metrics
     result = {

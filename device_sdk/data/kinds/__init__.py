@@ -29,14 +29,17 @@ IMAGE = "image"
 
 
 class LabelledSamples(Protocol):
-    """Samples with labels int64 [count], which are positions in ``class_names``; ``notes``: on what was left out."""
+    """Samples with labels int64 [count], which are positions in ``class_names``; ``notes``: on what was left out.
+
+    After ``with_targets`` the labels are targets [count, …].
+    """
 
     @property
     def samples(self) -> Any:
         """The samples, as a preparer of their kind takes several."""
 
     @property
-    def labels(self) -> npt.NDArray[np.int64]:
+    def labels(self) -> npt.NDArray[Any]:
         """Positions in ``class_names``; 0 where there are none."""
 
     @property
@@ -59,6 +62,9 @@ class LabelledSamples(Protocol):
 
     def relabelled(self, class_names: Sequence[str], class_ids: Sequence[Sequence[str]] = ()) -> LabelledSamples:
         """The same samples with labels that are positions in ``class_names`` (DataError)."""
+
+    def with_targets(self, table: npt.NDArray[np.generic]) -> LabelledSamples:
+        """The same samples with the rows of their labels in ``table`` [classes, …] in place of these."""
 
 
 class Load(Protocol):
