@@ -24,6 +24,7 @@ from benchmarks.support.bundles import CHECKOUT
 from packager.inputs.huggingface import Logits
 from packager.inputs.model_loader import load_model
 from packager.inputs.noise import noise
+from packager.inputs.set_detector import cells_of_boxes
 from packager.inputs.text_input import FromRows, TokensFromRows, text_input
 
 SECONDS = 180.0
@@ -61,7 +62,8 @@ def _of_pixels(model: str, processor: str, config: Mapping[str, Any], images: Ma
 
 _WORDS = 200
 _TOKENS = 32
-_TOKENS_TASK = "ForTokenClassification"
+_TOKENS_TASK, _BOXES_TASK = "ForTokenClassification", "ForObjectDetection"
+_DETR: Mapping[str, Any] = {"layers": 2, "attention_heads": 2, "ffn_dim": 64}
 
 
 def _of_texts(model: str, task: str = "ForSequenceClassification") -> Architecture:
@@ -118,7 +120,25 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "electra for tokens": _of_texts("Electra", _TOKENS_TASK),
     "wav2vec2 for sounds": Architecture("Wav2Vec2", task="ForSequenceClassification"),
     "yolos for boxes": Architecture(
-        "Yolos", "Yolos", {**_ATTENTION, "image_size": [SIDE, SIDE]}, task="ForObjectDetection"
+        "Yolos",
+        "Yolos",
+        {**_ATTENTION, "image_size": [SIDE, SIDE], "num_detection_tokens": 30},
+        {"size": _SQUARE, "do_pad": False},
+        _BOXES_TASK,
+    ),
+    "detr for boxes": Architecture(
+        "Detr",
+        "Detr",
+        {
+            "use_timm_backbone": False,
+            "use_pretrained_backbone": False,
+            "backbone_config": {"model_type": "resnet", **_CONVOLUTIONS, "out_features": ["stage4"]},
+            "d_model": 32,
+            **{f"{part}_{name}": value for part in ("encoder", "decoder") for name, value in _DETR.items()},
+            "num_queries": 30,
+        },
+        {"size": _SQUARE, "do_pad": False},
+        _BOXES_TASK,
     ),
 }
 
@@ -168,7 +188,9 @@ def write_folder(architecture: Architecture, folder: Path) -> tuple[nn.Module, t
         return wrapper(model.eval()), texts
     processor = getattr(transformers, f"{architecture.processor}ImageProcessor")(**architecture.images)
     flips = bool(processor.to_dict().get("do_flip_channel_order"))
-    whole, images = with_images(Logits(model, reversed_channels=flips), SIDE)
+    boxes = architecture.task == _BOXES_TASK
+    wrapped = cells_of_boxes(model, (SIDE, SIDE)) if boxes else Logits(model, reversed_channels=flips)
+    whole, images = with_images(wrapped, SIDE)
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
     return whole, images

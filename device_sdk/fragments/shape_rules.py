@@ -398,6 +398,14 @@ def _gathered(given: Given, attributes: Attributes) -> Shape:
     return shape[:axis] + shape_of(given, 1) + shape[axis + 1 :]
 
 
+def _gathered_rows(given: Given, attributes: Attributes) -> Shape:
+    shape, places = shape_of(given, 0), shape_of(given, 1)
+    taken = attributes.get(b"batch_dims", 0) + (places[-1] if places else -1)
+    if not 0 <= taken <= len(shape):
+        raise UndeterminedError
+    return places[:-1] + shape[taken:]
+
+
 _RULES: dict[str, Callable[[Given, Attributes], Shape]] = {
     "AffineGrid": lambda given, _: (*integers_of(given, 1), 3),
     "AveragePool": pooled,
@@ -416,6 +424,7 @@ _RULES: dict[str, Callable[[Given, Attributes], Shape]] = {
     "Flatten": _flattened,
     "Gather": _gathered,
     "GatherElements": lambda given, _: shape_of(given, 1),
+    "GatherND": _gathered_rows,
     "Gemm": gemm,
     "GlobalAveragePool": lambda given, _: (*shape_of(given, 0)[:2], *(1,) * (len(shape_of(given, 0)) - 2)),
     "GlobalMaxPool": lambda given, _: (*shape_of(given, 0)[:2], *(1,) * (len(shape_of(given, 0)) - 2)),

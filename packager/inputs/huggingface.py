@@ -24,10 +24,11 @@ from device_sdk.data.preprocessing import AnyPreprocessing
 from device_sdk.errors import UsageError
 from device_sdk.extras import require
 from packager.errors import ModelLoadError, WeightsError
-from packager.inputs.image_processor import ProcessedImages, read_processor
+from packager.inputs.image_processor import ProcessedImages, read_processor, resizing_whole
 from packager.inputs.loaded_model import LoadedModel
 from packager.inputs.model_attributes import class_names_of
 from packager.inputs.pixels import Pixels
+from packager.inputs.set_detector import cells_of_boxes
 from packager.inputs.sound_extractor import EXTRACTOR_TYPE, FromSounds, SoundExtractor
 from packager.inputs.text_input import FromRows, TokensFromRows, text_input
 from packager.zoo.bert_family import first_token_classifier, token_classifier
@@ -41,11 +42,12 @@ TASKS = {
     "ForImageClassification": "AutoModelForImageClassification",
     "ForImageClassificationWithTeacher": "AutoModelForImageClassification",
     "ForSemanticSegmentation": "AutoModelForSemanticSegmentation",
+    "ForObjectDetection": "AutoModelForObjectDetection",
     "ForSequenceClassification": "AutoModelForSequenceClassification",
     "ForTokenClassification": "AutoModelForTokenClassification",
 }
 _OF_TEXTS, _OF_TOKENS = "AutoModelForSequenceClassification", "AutoModelForTokenClassification"
-_OF_SOUNDS = "AutoModelForAudioClassification"
+_OF_SOUNDS, _OF_BOXES = "AutoModelForAudioClassification", "AutoModelForObjectDetection"
 TOKENIZER, _TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 _POSITIONS_BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "roberta-prelayernorm")
 _MOST_BYTES = 16_000_000  # of a JSON file
@@ -99,8 +101,8 @@ def load_folder(
     _require_safetensors(folder)
     transformers = require("transformers", extra="huggingface")
     with _quiet(transformers):
-        numbers = loader in (_OF_TEXTS, _OF_TOKENS, _OF_SOUNDS)  # masks go along as such
-        eager = {"attn_implementation": "eager"} if numbers else {}
+        masked = loader in (_OF_TEXTS, _OF_TOKENS, _OF_SOUNDS, _OF_BOXES)  # masks go along as numbers
+        eager = {"attn_implementation": "eager"} if masked else {}
         extracted = SoundExtractor.of(_read(folder / PROCESSOR) or {}, input_shape, folder.name) if sound else None
         model, notes = _load(getattr(transformers, loader), folder, **eager)
         if extracted is not None:
@@ -108,7 +110,9 @@ def load_folder(
         elif loader in (_OF_TEXTS, _OF_TOKENS):
             prepared = _texts(model, folder, config, input_shape, of_tokens=loader == _OF_TOKENS)
         else:
-            prepared = _pictures(model, _images(transformers, folder, config, _of_images(input_shape), pixels))
+            of_boxes, shape = loader == _OF_BOXES, _of_images(input_shape)
+            images = _images(transformers, folder, config, shape, pixels, whole=of_boxes)
+            prepared = _boxes(model, images) if of_boxes else _pictures(model, images)
     return LoadedModel(
         module=prepared.module,
         input_shape=input_shape or prepared.input_shape,
@@ -137,6 +141,11 @@ class _Prepared:
 def _pictures(model: nn.Module, images: ProcessedImages) -> _Prepared:
     module = Logits(model, reversed_channels=images.reversed_channels)
     return _Prepared(module, images.input_shape, images.preprocessing, images.notes)
+
+
+def _boxes(model: nn.Module, images: ProcessedImages) -> _Prepared:
+    module = cells_of_boxes(model, images.input_shape[1:])
+    return _Prepared(module.eval(), images.input_shape, images.preprocessing, images.notes)
 
 
 def _sounds(model: nn.Module, extracted: SoundExtractor) -> _Prepared:
@@ -258,8 +267,8 @@ def _loader(config: Mapping[str, Any], folder: Path) -> str:
         )
     raise ModelLoadError(
         f"{folder} holds {names[0] if names else 'a model without a task'}; only classification of images,"
-        " texts, tokens and sounds and semantic segmentation are taken from hf: folders so far",
-        hint="detection: build the model in a callable, --model module:callable",
+        " texts, tokens and sounds, semantic segmentation and boxes are taken from hf: folders so far",
+        hint="build the model in a callable, --model module:callable",
     )
 
 
@@ -332,9 +341,18 @@ def _load(loader: Any, folder: Path, **options: object) -> tuple[Any, tuple[str,
 
 
 def _images(
-    transformers: Any, folder: Path, config: Mapping[str, Any], input_shape: tuple[int, int, int] | None, pixels: Pixels
+    transformers: Any,
+    folder: Path,
+    config: Mapping[str, Any],
+    input_shape: tuple[int, int, int] | None,
+    pixels: Pixels,
+    *,
+    whole: bool = False,
 ) -> ProcessedImages:
-    """The folder's preprocessing, or that of ``pixels``, which has a normalisation, at the model's own size."""
+    """The folder's preprocessing, or that of ``pixels``, which has a normalisation, at the model's own size.
+
+    ``whole``: images are resized to one size, whatever their shape, as targets that are of all that they show require.
+    """
     channels = _whole(config.get("num_channels")) or 3
     given = pixels.alone(input_shape[0] if input_shape else channels)
     if given is not None:
@@ -355,6 +373,8 @@ def _images(
         )
     except Exception as error:  # a constructor may raise anything
         raise ModelLoadError(f"{PROCESSOR} of {folder} cannot be used: {_first_line(error)}") from error
+    if whole:
+        processor = resizing_whole(processor, None if input_shape is None else input_shape[1:])
     found = read_processor(processor, channels=channels)
     if input_shape is None:
         return found

@@ -75,6 +75,24 @@ def read_processor(processor: Any, *, channels: int = 3) -> ProcessedImages:
     return found
 
 
+def resizing_whole(processor: Any, side: tuple[int, int] | None) -> Any:
+    """The processor of a detector with images resized to ``side``, or to its own size, and neither padded nor cropped.
+
+    Raises:
+        ModelLoadError: its images have no size of their own.
+    """
+    settings = processor.to_dict()
+    own = side or _size(settings.get("size"))
+    if not isinstance(own, tuple):
+        raise ModelLoadError(
+            "the folder's image processor keeps the shape of images: they have no size of their own",
+            hint="give --input-shape, such as 3x512x512: images are resized to it as a whole",
+        )
+    size = {"height": own[0], "width": own[1]}
+    changed = settings | {"size": size, "do_pad": False, "pad_size": None, "do_center_crop": False}
+    return type(processor).from_dict(changed)
+
+
 @dataclass(frozen=True)
 class _Geometry:
     """Height and width of the input, and the share that is cropped of the largest region of that shape.

@@ -52,7 +52,7 @@ KNOWN = {
 }
 INTEGERS = {
     *("axis", "start", "end", "to", "keepdims", "group", "blocksize"),
-    *("ceil_mode", "transA", "transB", "allowzero"),
+    *("ceil_mode", "transA", "transB", "allowzero", "batch_dims"),
 }
 LONG = ("kernel_shape", "strides", "dilations", "pads", "axes", "perm", "output_shape", "output_padding", "split")
 OF_OPERATOR = {
@@ -62,6 +62,7 @@ OF_OPERATOR = {
     "MaxPool": ("kernel_shape", "strides", "pads", "dilations", "ceil_mode", "auto_pad"),
     "Concat": ("axis",),
     "Gather": ("axis",),
+    "GatherND": ("batch_dims",),
     "Gemm": ("transA", "transB"),
     "Flatten": ("axis",),
     "ReduceMean": ("axes", "keepdims"),

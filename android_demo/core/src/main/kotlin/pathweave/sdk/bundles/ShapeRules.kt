@@ -203,6 +203,13 @@ private fun gathered(given: Given, attributes: Attributes): List<Long> {
     return shape.take(axis) + shapeOf(given, 1) + shape.drop(axis + 1)
 }
 
+private fun gatheredRows(given: Given, attributes: Attributes): List<Long> {
+    val (shape, places) = shapeOf(given, 0) to shapeOf(given, 1)
+    val taken = attributes.integer("batch_dims", 0) + (places.lastOrNull() ?: -1L)
+    if (taken !in 0..shape.size) undetermined()
+    return places.dropLast(1) + shape.drop(taken.toInt())
+}
+
 private fun globallyPooled(given: Given): List<Long> =
     shapeOf(given, 0).let { shape -> shape.take(2) + shape.drop(2).map { 1L } }
 
@@ -232,6 +239,7 @@ private val RULES: Map<String, (Given, Attributes) -> List<Long>> = mapOf<String
     "Flatten" to ::flattened,
     "Gather" to ::gathered,
     "GatherElements" to { given, _ -> shapeOf(given, 1) },
+    "GatherND" to ::gatheredRows,
     "Gemm" to ::gemm,
     "GlobalAveragePool" to { given, _ -> globallyPooled(given) },
     "GlobalMaxPool" to { given, _ -> globallyPooled(given) },
