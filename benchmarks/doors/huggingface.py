@@ -21,10 +21,11 @@ from torch import nn
 from benchmarks.generality.check import check_model
 from benchmarks.generality.models import CLASSES, INPUTS, SIDE, with_images
 from benchmarks.support.bundles import CHECKOUT
-from packager.inputs.huggingface import Logits
+from packager.inputs.huggingface import PROCESSOR, Logits
 from packager.inputs.model_loader import load_model
 from packager.inputs.noise import noise
 from packager.inputs.set_detector import cells_of_boxes
+from packager.inputs.sound_extractor import FromSounds, SoundExtractor
 from packager.inputs.text_input import FromRows, TokensFromRows, text_input
 
 SECONDS = 180.0
@@ -62,6 +63,7 @@ def _of_pixels(model: str, processor: str, config: Mapping[str, Any], images: Ma
 
 _WORDS = 200
 _TOKENS = 32
+_EXTRACTORS = {"AST": "ASTFeatureExtractor", "Wav2Vec2": "Wav2Vec2FeatureExtractor"}
 _TOKENS_TASK, _BOXES_TASK = "ForTokenClassification", "ForObjectDetection"
 _DETR: Mapping[str, Any] = {"layers": 2, "attention_heads": 2, "ffn_dim": 64}
 
@@ -70,6 +72,11 @@ def _of_texts(model: str, task: str = "ForSequenceClassification") -> Architectu
     config = {"vocab_size": _WORDS, "max_position_embeddings": 2 * _TOKENS, "pad_token_id": 0}
     small = {**_ATTENTION, "dim": 48, "n_layers": 4, "n_heads": 3, "hidden_dim": 96, "embedding_size": 48}
     return Architecture(model, config={**small, **config}, task=task)
+
+
+def _of_sounds(model: str, task: str, **config: Any) -> Architecture:
+    """Its extractor has the settings of the same name."""
+    return Architecture(model, config={**_ATTENTION, **config}, task=task)
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
@@ -118,7 +125,10 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "bert for tokens": _of_texts("Bert", _TOKENS_TASK),
     "distilbert for tokens": _of_texts("DistilBert", _TOKENS_TASK),
     "electra for tokens": _of_texts("Electra", _TOKENS_TASK),
-    "wav2vec2 for sounds": Architecture("Wav2Vec2", task="ForSequenceClassification"),
+    "spectrogram transformer for sounds": _of_sounds("AST", "ForAudioClassification", max_length=96, num_mel_bins=32),
+    "wav2vec2 for sounds": _of_sounds(
+        "Wav2Vec2", "ForSequenceClassification", conv_dim=(32,) * 7, num_conv_pos_embedding_groups=4
+    ),
     "yolos for boxes": Architecture(
         "Yolos",
         "Yolos",
@@ -172,13 +182,21 @@ def check(name: str) -> dict[str, object]:
 def write_folder(architecture: Architecture, folder: Path) -> tuple[nn.Module, torch.Tensor]:
     """Write model and processor or tokenizer to ``folder``; the model, whose answers depend on all weights, and inputs.
 
-    Inputs: images, or texts of random tokens and lengths as rows.
+    Inputs: images, texts of random tokens and lengths as rows, or noise.
     """
     import transformers
 
     torch.manual_seed(0)
     config = getattr(transformers, f"{architecture.model}Config")(num_labels=CLASSES, **architecture.config)
     model = getattr(transformers, architecture.model + architecture.task)(config)
+    if architecture.model in _EXTRACTORS:
+        model.save_pretrained(folder)
+        settings = {name: one for name, one in architecture.config.items() if name in ("max_length", "num_mel_bins")}
+        getattr(transformers, _EXTRACTORS[architecture.model])(**settings).save_pretrained(folder)
+        extracted = SoundExtractor.of(json.loads((folder / PROCESSOR).read_bytes()), None, architecture.model)
+        shape = (1, extracted.preprocessing.window_samples)
+        sounds = noise(extracted.preprocessing, shape, {}, count=INPUTS, seed=0)
+        return FromSounds(model.eval(), extracted.front).eval(), sounds
     if not architecture.processor:
         model.save_pretrained(folder)
         preprocessing, blobs = text_input(_tokenizer(), max_tokens=_TOKENS)

@@ -149,7 +149,7 @@ def _boxes(model: nn.Module, images: ProcessedImages) -> _Prepared:
 
 
 def _sounds(model: nn.Module, extracted: SoundExtractor) -> _Prepared:
-    module = FromSounds(model, normalised=extracted.normalised)
+    module = FromSounds(model, extracted.front).eval()
     shape = (1, extracted.preprocessing.window_samples)
     return _Prepared(module, shape, extracted.preprocessing, extracted.notes)
 

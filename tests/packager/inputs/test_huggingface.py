@@ -16,6 +16,7 @@ from device_sdk.errors import UsageError
 from packager.errors import ModelLoadError, WeightsError
 from packager.inputs.model_loader import load_model
 from packager.inputs.pixels import Pixels, parse_normalisation
+from packager.tracing.traced_model import trace
 from pathweave.cli import main
 from tests.packager.small_texts import tokenizer
 
@@ -271,7 +272,9 @@ def test_a_folder_with_a_feature_extractor_takes_sounds_as_it_does(sounds: Path)
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"feature_extractor_type": "ASTFeatureExtractor"}, "the features of ASTFeatureExtractor"),
+        ({"feature_extractor_type": "WhisperFeatureExtractor"}, "the features of WhisperFeatureExtractor"),
+        ({"feature_extractor_type": "ASTFeatureExtractor", "num_mel_bins": 0}, "frames of 0 bands"),
+        ({"feature_extractor_type": "ASTFeatureExtractor", "std": 0}, "no mean and deviation"),
         ({"feature_size": 80}, "which devices do not compute"),
         ({"sampling_rate": 0}, "the sampling rate 0"),
         ({"sampling_rate": "16k"}, "the sampling rate 16k"),
@@ -285,6 +288,29 @@ def test_other_features_of_sound_are_refused(
     change(tmp_path / "preprocessor_config.json", **changes)
     with pytest.raises(ModelLoadError, match=said):
         load_model(f"hf:{tmp_path}")
+
+
+@pytest.mark.parametrize("samples", [None, 12_000])
+def test_a_spectrogram_transformer_takes_sounds_as_its_extractor_does(tmp_path: Path, samples: int | None) -> None:
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+    config = transformers.ASTConfig(**sizes, max_length=96, num_mel_bins=32, id2label={0: "yes", 1: "no"})
+    torch.manual_seed(0)
+    transformers.ASTForAudioClassification(config).save_pretrained(tmp_path)
+    extractor = transformers.ASTFeatureExtractor(max_length=96, num_mel_bins=32)
+    extractor.save_pretrained(tmp_path)
+    model = load_model(f"hf:{tmp_path}", input_shape=None if samples is None else (1, samples))
+    whole = transformers.AutoModelForAudioClassification.from_pretrained(tmp_path, local_files_only=True).eval()
+    window = model.preprocessing.window_samples
+    assert window == (samples or 400 + 160 * 95)
+    sounds = 0.2 * torch.randn(3, window, generator=torch.Generator().manual_seed(0))
+    sounds[1] *= 0.01
+    sounds[2, : window // 2] = 0  # which a device puts in front of a short sound
+    features = extractor(list(sounds[:2].numpy()), sampling_rate=16_000, return_tensors="pt").input_values
+    with torch.no_grad():
+        assert torch.allclose(model.module(sounds[:2, None]), whole(input_values=features).logits, atol=1e-4)
+        assert torch.isfinite(model.module(sounds[2:, None])).all()
+    traced = trace(model.module, sounds[:, None])
+    assert len(traced.blocks) > 4
 
 
 def test_a_window_has_one_channel(sounds: Path) -> None:
