@@ -24,6 +24,7 @@ def check_model(options: Mapping[str, Any], limits: Limits) -> None:
     """Report whether the model can be cut, skipped, merged, shrunk, quantised, run smaller, exited and split."""
     from packager.doctor.examination import SAMPLES, examine
     from packager.inputs.job import load_model_of_job, load_samples
+    from packager.inputs.job_data import TASKS
     from packager.inputs.pixels import Pixels
     from packager.npu.chips import DEFAULT_CHIPS, chips_named
 
@@ -34,11 +35,17 @@ def check_model(options: Mapping[str, Any], limits: Limits) -> None:
         input_shape=options["input_shape"],
         classes=options["classes"],
         pixels=Pixels(options["normalisation"], options["interpolation"], options["crop"]),
+        task=options["task"],
     )
     images = count = None
     if options["training"] is not None:
         images, count, notes = load_samples(
-            options["training"], loaded, count=SAMPLES, weights_given=weights is not None, progress=progress(as_json)
+            options["training"],
+            loaded,
+            count=SAMPLES,
+            weights_given=weights is not None,
+            task=options["task"],
+            progress=progress(as_json),
         )
         loaded = replace(loaded, notes=(*loaded.notes, *notes))
     found = examine(
@@ -49,6 +56,7 @@ def check_model(options: Mapping[str, Any], limits: Limits) -> None:
         memory_bytes=limits.memory_bytes,
         spent=time.monotonic() - (limits.started or 0.0),
         chips=chips_named(options["chips"] or DEFAULT_CHIPS),
+        task=TASKS[options["task"]],
     )
     emit(found.described(), as_json=as_json, text=lambda: _print(found))
 

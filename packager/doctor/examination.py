@@ -15,7 +15,7 @@ import torch
 
 from device_sdk.errors import MissingExtraError
 from device_sdk.offload.packing import can_travel, packet_bytes
-from device_sdk.supernet.blocks import CutPoint
+from device_sdk.supernet.blocks import MAP_AXES, CutPoint
 from device_sdk.supernet.paths import architecture_count
 from packager.branch_zoo.plain import attach_exits
 from packager.doctor import verdicts
@@ -33,7 +33,7 @@ from packager.supernet.blocks.streams import several
 from packager.supernet.blocks.trainable import AddedBlocks
 from packager.supernet.expansion import Expansion, expand
 from packager.supernet.input_sizes import candidate_sizes, usable_sizes
-from packager.tasks import Classification, Segmentation
+from packager.tasks import Classification, LearningTask, Segmentation
 from packager.tracing.traced_model import TracedModel, trace
 
 SAMPLES = 64  # images for measuring the error of smaller inputs
@@ -85,8 +85,9 @@ def examine(
     memory_bytes: int | None = None,
     spent: float = 0.0,
     chips: Sequence[Chip] = (),
+    task: LearningTask | None = None,
 ) -> Examination:
-    """Examine a model.
+    """Examine a model for ``task``, by default classification.
 
     Args:
         images: real images, prepared [count, *input]. Without them noise is used, and the error of smaller inputs is
@@ -102,8 +103,10 @@ def examine(
     examples = model.noise(_EXAMPLES, seed=_NOISE_SEED) if images is None else images[:_EXAMPLES]
     recipe = Recipe(budget_minutes=budget_minutes) if budget_minutes is not None else Recipe(steps=0)
     traced = trace(model.module, examples)
-    grown = _grown(traced, recipe)
-    sizes, size_notes = _sizes(grown.supernet, examples if images is None else images, real=images is not None)
+    task = task or Classification()
+    grown = _grown(traced, recipe, task)
+    real = images is not None
+    sizes, size_notes = _sizes(grown.supernet, examples if images is None else images, task, real=real)
     quantised = verdicts.quantise(traced, model, examples)
     npu = _npu(traced, model, examples, chips, quantised) if chips else None
     estimate, estimate_int8 = _estimates(
@@ -130,7 +133,7 @@ def examine(
     )
     return _judged(
         found,
-        *verdicts.answers(model, traced),
+        *verdicts.answers(model, traced, task),
         verdicts.cuts(traced),
         verdicts.listed("skip", grown.kinds["identity"], "spans that skips may leave out"),
         verdicts.listed("merge", grown.kinds["merged"], "merged blocks"),
@@ -138,7 +141,7 @@ def examine(
         quantised,
         *([] if npu is None else [verdicts.npu(npu)]),
         verdicts.smaller(sizes, size_notes, real=images is not None),
-        verdicts.exits(found.exit_positions, classifies=len(found.answer_shape) == 1),
+        verdicts.exits(found.exit_positions, classifies=task.kind == "classification" and len(found.answer_shape) == 1),
         verdicts.split(found.cut_points),
         verdicts.packaging(estimate, estimate_int8, budget_minutes),
     )
@@ -166,7 +169,7 @@ class _Supernet:
     kinds: dict[str, AddedBlocks]
 
 
-def _grown(traced: TracedModel, recipe: Recipe) -> _Supernet:
+def _grown(traced: TracedModel, recipe: Recipe, task: LearningTask) -> _Supernet:
     merged = expand(traced, max_span=recipe.max_span)
     originals = Originals(traced, recipe.max_span, shrink_rates=_SHRINK_RATES, identity=True)
     skips = BUILDERS["identity"](originals)
@@ -175,7 +178,7 @@ def _grown(traced: TracedModel, recipe: Recipe) -> _Supernet:
     except MissingExtraError as error:
         shrunk = AddedBlocks((), (f"{error} ({error.hint})",))
     supernet = replace(merged, blocks=merged.blocks + skips.blocks)
-    if len(traced.tensors[-1].shape) == 1:
+    if task.kind == "classification" and len(traced.tensors[-1].shape) == 1:
         supernet = attach_exits(supernet, count=recipe.exit_positions)
     return _Supernet(supernet, {"identity": skips, "merged": AddedBlocks(merged.added, merged.notes), "shrunk": shrunk})
 
@@ -197,13 +200,14 @@ def _positions(cuts: Sequence[CutPoint]) -> tuple[Position, ...]:
 
 
 def _sizes(
-    expansion: Expansion, examples: torch.Tensor, *, real: bool
+    expansion: Expansion, examples: torch.Tensor, task: LearningTask, *, real: bool
 ) -> tuple[tuple[TriedSize, ...], tuple[str, ...]]:
     """The smaller inputs that run, and notes on the others; without real images their errors are not checked."""
     shape = expansion.traced.tensors[0].shape
     wanted = candidate_sizes(shape[1:]) if len(shape) in (2, 3) else []
     samples = examples if real else examples[:1]
-    task = Segmentation() if len(expansion.traced.tensors[-1].shape) == 3 else Classification()
+    if len(expansion.traced.tensors[-1].shape) == MAP_AXES and task.kind == "classification":
+        task = Segmentation()  # of maps, whatever they are
     found, notes = usable_sizes(expansion, samples, wanted, task=task, judged=real) if wanted else ((), ())
     tried = tuple(TriedSize(size.size, size.error if real else None) for size in found)
     return tried, notes if real else notes[::-1]  # the largest first

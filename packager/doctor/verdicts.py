@@ -17,7 +17,7 @@ from packager.renditions import KINDS
 from packager.renditions.xnnpack import NAME as XNNPACK
 from packager.supernet.blocks.streams import several
 from packager.supernet.blocks.trainable import AddedBlocks
-from packager.tasks import Classification
+from packager.tasks import LearningTask
 from packager.tracing.traced_model import TracedModel, trace
 
 _NAMED = 3  # reasons per line
@@ -55,15 +55,19 @@ class TriedSize:
     error: float | None
 
 
-def answers(model: LoadedModel, traced: TracedModel) -> tuple[Verdict, ...]:
-    """The reason why the model cannot be packaged as a classifier, if there is one."""
+_OTHERS = {MAP_AXES: "a map or boxes: --task segmentation or detection", 2: "of words: --task token_classification"}
+
+
+def answers(model: LoadedModel, traced: TracedModel, task: LearningTask) -> tuple[Verdict, ...]:
+    """The reason why the model cannot be packaged for ``task``, if there is one."""
     answer = traced.tensors[-1].shape
-    if len(answer) != 1:
+    if task.kind == "classification" and len(answer) != 1:
         numbers = "×".join(map(str, answer))
-        maps = "; a map or boxes: --task segmentation or detection" if len(answer) == MAP_AXES else ""
-        return (Verdict("classify", False, f"it has {numbers} outputs, not one per class; exits need one{maps}"),)
-    complaint = Classification().complaint(answer, model.class_names) if model.class_names else None
-    return (Verdict("classify", False, complaint.replace("the data has", "its list has")),) if complaint else ()
+        other = f"; {_OTHERS[len(answer)]}" if len(answer) in _OTHERS else ""
+        return (Verdict("classify", False, f"it has {numbers} outputs, not one per class; exits need one{other}"),)
+    complaint = task.complaint(answer, model.class_names) if model.class_names else None
+    says = "classify" if task.kind == "classification" else f"be packaged for {task.kind}"
+    return (Verdict(says, False, complaint.replace("the data has", "its list has")),) if complaint else ()
 
 
 def cuts(traced: TracedModel) -> Verdict:
@@ -134,7 +138,7 @@ def smaller(sizes: Sequence[TriedSize], notes: Sequence[str], *, real: bool) -> 
 
 
 def _short(size: tuple[int, ...]) -> str:
-    return str(size[0]) if size[0] == size[1] else size_text(size)
+    return str(size[0]) if len(set(size)) == 1 else size_text(size)
 
 
 def exits(positions: Sequence[int], *, classifies: bool) -> Verdict:

@@ -323,7 +323,13 @@ def _resizing(model: LoadedModel) -> LoadedModel:
 
 
 def load_samples(
-    reference: str, model: LoadedModel, *, count: int, weights_given: bool, progress: Progress
+    reference: str,
+    model: LoadedModel,
+    *,
+    count: int,
+    weights_given: bool,
+    task: TaskKind = "classification",
+    progress: Progress,
 ) -> tuple[torch.Tensor, int, tuple[str, ...]]:
     """Up to ``count`` preprocessed images [count, *input], the size of the data set, and notes on what was left out,
     and on labels that the model contradicts (see ``label_doubts``).
@@ -331,9 +337,13 @@ def load_samples(
     Raises:
         DataError: as ``load_job``, or the classes are not the model's.
     """
+    shown, recipe = _shown(reference), load_recipe(None, steps=0)
+    if task != "classification":
+        model, samples, _, notes = loaded_data(task, model, reference, reference, progress)
+        other = Job(model, samples, shown, samples, shown, recipe, _name_after(model.name), task=TASKS[task])
+        return other.training_samples(count), len(samples), notes
     labels = Labels(model)
     samples, notes = load_samples_of(reference, model, labels, progress)
-    shown, recipe = _shown(reference), load_recipe(None, steps=0)
     known = replace(model, class_names=labels.names or ())
     job = Job(known, samples, shown, samples, shown, recipe, _name_after(model.name))
     doubts: tuple[str, ...] = ()

@@ -78,3 +78,21 @@ def test_the_command_line_adapts_to_tagged_texts_and_names_what_it_finds(folder,
     assert answer["found"][1] == {"label": "sky", "text": "moon", "start": 34, "end": 38}
     assert main(["run", bundle, str(tmp_path / "text.txt"), *state[:-1]]) == 0
     assert "food bread cheese, sky moon, sky star" in capsys.readouterr().out
+
+
+def test_it_can_be_checked_before_it_is_packaged(folder, capsys):
+    arguments = ["package", "--check", "--model", f"hf:{folder / 'model'}", "--json"]
+    said = {}
+    for name, more in {"as a classifier": [], "of words": ["--task", "token_classification"]}.items():
+        assert main([*arguments, *more]) == 0
+        verdicts = json.loads(capsys.readouterr().out)["verdicts"]
+        said[name] = {one["capability"]: (one["possible"], one["says"]) for one in verdicts}
+    assert "token_classification" in said["as a classifier"]["classify"][1]
+    assert "classify" not in said["of words"]
+    assert said["of words"]["exit"] == (False, "the model is not a classifier")
+    assert said["of words"]["run smaller"][1].startswith("16; ")
+    arguments += ["--task", "token_classification", "--data", str(folder / "training.conll")]
+    assert main(arguments) == 0
+    [size] = json.loads(capsys.readouterr().out)["input_sizes"]
+    assert size["size"] == [16]
+    assert 0 < size["error"] < 1

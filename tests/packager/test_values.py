@@ -95,3 +95,12 @@ def test_targets_of_another_model_are_a_line(kind, labels, said, tmp_path, capsy
     arguments = ["package", "--task", kind, "--model", model, "--steps", "0", "--out", str(tmp_path / "bundle")]
     assert main([*arguments, "--data", str(tmp_path / "some.npz"), "--val", str(tmp_path / "some.npz")]) != 0
     assert said in capsys.readouterr().err
+
+
+def test_it_can_be_checked_before_it_is_packaged(packaged, capsys):
+    kind, folder = packaged
+    arguments = ["package", "--check", "--task", kind, "--model", f"tests.packager.small_values:{CASES[kind][0]}"]
+    assert main([*arguments, "--data", str(folder / "training.npz"), "--json"]) == 0
+    verdicts = {one["capability"]: one for one in json.loads(capsys.readouterr().out)["verdicts"]}
+    assert verdicts["exit"]["says"] == "the model is not a classifier"
+    assert "classify" not in verdicts
