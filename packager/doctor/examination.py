@@ -31,7 +31,7 @@ from packager.supernet.blocks import BUILDERS
 from packager.supernet.blocks.originals import Originals
 from packager.supernet.blocks.streams import several
 from packager.supernet.blocks.trainable import AddedBlocks
-from packager.supernet.expansion import Expansion, expand
+from packager.supernet.expansion import Expansion, expand, shrink_rates_for
 from packager.supernet.input_sizes import candidate_sizes, usable_sizes
 from packager.tasks import Classification, LearningTask, Segmentation
 from packager.tracing.traced_model import TracedModel, trace
@@ -41,7 +41,6 @@ _EXAMPLES = 8  # of them for value ranges at the cut points
 _SHRINK_RATES = (0.5, 0.25)
 _ENOUGH = 10_000  # image count assumed without data
 _NOISE_SEED = 0
-_SHRUNK = f"shrunk blocks, if the recipe says shrink_rates = {list(_SHRINK_RATES)}"
 
 
 @dataclass(frozen=True)
@@ -137,7 +136,7 @@ def examine(
         verdicts.cuts(traced),
         verdicts.listed("skip", grown.kinds["identity"], "spans that skips may leave out"),
         verdicts.listed("merge", grown.kinds["merged"], "merged blocks"),
-        verdicts.listed("shrink", grown.kinds["shrunk"], _SHRUNK),
+        verdicts.listed("shrink", grown.kinds["shrunk"], _shrunk(traced, recipe)),
         quantised,
         *([] if npu is None else [verdicts.npu(npu)]),
         verdicts.smaller(sizes, size_notes, real=images is not None),
@@ -155,6 +154,13 @@ def _npu(
         return NpuFindings(tuple(chip.name for chip in chips), note=quantised.says)
     single = trace(model.module, examples, streams=False) if several(traced.cuts) else traced
     return npu_findings(single, examples, chips)
+
+
+def _shrunk(traced: TracedModel, recipe: Recipe) -> str:
+    """What shrunk blocks are, and the setting that adds them where they are not added anyway."""
+    if shrink_rates_for(traced, recipe.shrink_rates):
+        return "shrunk blocks"
+    return f"shrunk blocks, if the recipe says shrink_rates = {list(_SHRINK_RATES)}"
 
 
 def _judged(found: Examination, *judged: Verdict) -> Examination:
