@@ -25,5 +25,5 @@ def test_an_unknown_architecture_is_a_failure_with_its_reason() -> None:
 def test_ten_architectures_or_more_and_five_tasks_are_tried() -> None:
     assert len(ARCHITECTURES) >= 10
     named = {name.rpartition(" for ")[2] for name in ARCHITECTURES if " for " in name}
-    assert named == {"pixels", "texts", "sounds", "boxes"}  # the others are classifiers of images
+    assert named == {"pixels", "texts", "tokens", "sounds", "boxes"}  # the others are classifiers of images
     assert set(QUICK) <= set(ARCHITECTURES)

@@ -29,7 +29,7 @@ def test_a_value_is_decoded_and_unknown_fields_are_ignored():
     [
         (b"", "truncated"),
         (b'{"steps": 1}', "Expected `array`"),
-        (b'{"steps": [{"name": "\xff"}]}', "utf-8"),
+        (b'{"steps": [{"name": "\xff"}]}', "(?i)utf-8"),
         (b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
         (b'{"x": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001, "nested too deeply"),
         (b'{"steps": [{"name": "a", "position": ' + b"9" * 100_000 + b"}]}", "out of range"),

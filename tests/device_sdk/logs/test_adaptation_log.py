@@ -10,6 +10,7 @@ import pytest
 
 from device_sdk.errors import UsageError
 from device_sdk.logs.adaptation_log import AdaptationLog, Adapted, Infeasible, LogLine, Opened, Profiled, read_log
+from tests.published_schemas import published
 
 SCHEMA = Path(__file__).parents[3] / "docs" / "adaptation_log.schema.json"
 WRITE_SCHEMA = (
@@ -54,7 +55,7 @@ def test_every_line_is_one_json_object(tmp_path):
 
 
 def test_the_published_schema_is_that_of_the_types():
-    assert json.loads(SCHEMA.read_text()) == json.loads(json.dumps(msgspec.json.schema(LogLine))), WRITE_SCHEMA
+    assert json.loads(SCHEMA.read_text()) == published(msgspec.json.schema(LogLine)), WRITE_SCHEMA
 
 
 def test_an_older_log_goes_on(tmp_path):
