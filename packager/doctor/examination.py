@@ -157,7 +157,7 @@ def _npu(
 
 
 def _shrunk(traced: TracedModel, recipe: Recipe) -> str:
-    """What shrunk blocks are, and the setting that adds them where they are not added anyway."""
+    """Shrunk blocks in words, with the setting that adds them where they are not added anyway."""
     if shrink_rates_for(traced, recipe.shrink_rates):
         return "shrunk blocks"
     return f"shrunk blocks, if the recipe says shrink_rates = {list(_SHRINK_RATES)}"
