@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from device_sdk.data.unlabelled import NO_CLASS
 from device_sdk.errors import InputError
 from device_sdk.runtimes.port import Array
 from device_sdk.tasks.port import ScoredAlone, Scores, Targets, integers
 
-NO_CLASS = -1  # of a token that does not count: padding, marks around a text, all but the first token of a word
 _COMPARED = 32  # first tokens of a text, whose logits are compared
 
 

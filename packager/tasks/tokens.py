@@ -7,10 +7,10 @@ from typing import Literal
 import torch
 from torch.nn import functional
 
+from device_sdk.data.unlabelled import NO_CLASS
 from packager.tasks.port import OfWholeSamples, imitation
 
 _AXES = 2  # classes, tokens
-_NO_CLASS = -1
 
 
 class TokenClassification(OfWholeSamples):
@@ -35,8 +35,8 @@ class TokenClassification(OfWholeSamples):
     def target_loss(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Cross-entropy of the tokens that count and have an answer."""
         wanted = targets[:, : answers.shape[2]].long()
-        wanted = torch.where(wanted < 0, _NO_CLASS, wanted)
-        losses = functional.cross_entropy(answers, wanted, ignore_index=_NO_CLASS, reduction="sum")
+        wanted = torch.where(wanted < 0, NO_CLASS, wanted)
+        losses = functional.cross_entropy(answers, wanted, ignore_index=NO_CLASS, reduction="sum")
         return losses / (wanted >= 0).sum().clamp_min(1)
 
     def imitation_loss(self, answers: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:

@@ -104,3 +104,12 @@ def test_it_can_be_checked_before_it_is_packaged(packaged, capsys):
     verdicts = {one["capability"]: one for one in json.loads(capsys.readouterr().out)["verdicts"]}
     assert verdicts["exit"]["says"] == "the model is not a classifier"
     assert "classify" not in verdicts
+
+
+@pytest.mark.parametrize("kind", ["segmentation", "token_classification"])
+def test_a_task_of_other_samples_is_a_line(kind, tmp_path, capsys):
+    data = str(write_numbers(tmp_path / "some.npz", 4, 3))
+    arguments = ["package", "--task", kind, "--model", "tests.packager.small_values:labelling", "--steps", "0"]
+    arguments += ["--data", data, "--val", data, "--out", str(tmp_path / "bundle")]
+    assert main(arguments) != 0
+    assert "this model takes other samples" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from device_sdk.data.kinds import preparer_of
 from device_sdk.data.kinds.port import ReadBlob
 from device_sdk.data.kinds.texts import TextPreparer
-from device_sdk.data.preprocessing import AnyPreprocessing
+from device_sdk.data.preprocessing import AnyPreprocessing, Preprocessing
 from device_sdk.data.sample_sets import SampleSet
 from device_sdk.data.targets.boxes import classes_of_boxes, load_boxes
 from device_sdk.data.targets.maps import load_maps
@@ -31,7 +31,7 @@ class TargetsOf:
     @property
     def size(self) -> tuple[int, int]:
         """Height and width of its images (UsageError)."""
-        if len(self.input_shape) != 3:
+        if not isinstance(self.preprocessing, Preprocessing):
             raise UsageError("maps and boxes are of images; this model takes other samples")
         return self.input_shape[1], self.input_shape[2]
 

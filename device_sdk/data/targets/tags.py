@@ -10,9 +10,8 @@ import numpy.typing as npt
 from device_sdk.data.kinds.tagged_files import FORMS, TaggedText, read_tagged
 from device_sdk.data.kinds.texts import TextTokenizer
 from device_sdk.data.sample_sets import LocatedSamples, SampleSet, located, sample_set
+from device_sdk.data.unlabelled import NO_CLASS
 from device_sdk.errors import DataError
-
-_NO_CLASS = -1
 
 
 def load_tags(
@@ -36,12 +35,12 @@ def load_tags(
             f"{reference} has none of the model's classes: {some} is not among {', '.join(class_names[:3])}, …"
         )
     notes = (f"words of {len(unknown)} classes that the model does not have: {', '.join(unknown[:3])}",)
-    targets = np.full((len(found), tokens), _NO_CLASS, dtype=np.int64)
+    targets = np.full((len(found), tokens), NO_CLASS, dtype=np.int64)
     texts = [one.text for one in found]
     for row, one, places in zip(targets, found, tokenizer.places(texts), strict=True):
-        classes = np.array([position_of.get(tag, _NO_CLASS) for tag in one.tags])
+        classes = np.array([position_of.get(tag, NO_CLASS) for tag in one.tags])
         words = _first_tokens(one.words, places)
-        row[: len(words)] = np.where(words >= 0, classes[words], _NO_CLASS)
+        row[: len(words)] = np.where(words >= 0, classes[words], NO_CLASS)
     return SampleSet(texts, targets, tuple(class_names), names, notes if unknown else ())
 
 
