@@ -30,7 +30,6 @@ import pathweave.sdk.int
 import pathweave.sdk.items
 import pathweave.sdk.numerics.argmax
 import pathweave.sdk.policies.costs.Answering
-import pathweave.sdk.policies.costs.Route
 import pathweave.sdk.policies.exits.withFurtherExits
 import pathweave.sdk.profiling.fitLatency
 import pathweave.sdk.profiling.fitMemory
@@ -140,9 +139,13 @@ class AdaptationContractTest {
         val further = withFurtherExits(Adaptations.bundle.supernet, Plan(subnet, choices)).exits
         assertEquals(case["further"].texts, further.map { it.exit })
         val taken = placed.map { answers.atExit(it, costs) }.filter { one -> choices.any { it.exit == one.choice.exit } }
-        val route = Route(taken, choices.map { it.threshold }, answers.rightAtEnd)
+        val limits = choices.associate { it.exit to it.threshold }
+        val leftBy = List(answers.count) { at ->
+            taken.firstOrNull { it.confidence[at] >= limits.getValue(it.choice.exit) }
+        }
+        val right = leftBy.withIndex().count { (at, exit) -> exit?.right?.get(at) ?: answers.rightAtEnd[at] }
         val names = listOf("accuracy", "accuracy_without_exits", "share_early")
-        val shares = listOf(route.right.count { it }, answers.rightAtEnd.count { it }, route.open.count { !it })
+        val shares = listOf(right, answers.rightAtEnd.count { it }, leftBy.count { it != null })
         assertEquals(names.map { case[it].double }, shares.map { it.toDouble() / answers.count })
     }
 
