@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 _NAMED = 6  # classes or boxes in one line
 _LEAST_SHARE = 0.005  # of the pixels of a class that is named
 _SIDES = ("left", "top", "right", "bottom")
-_OUTSIDE = "O"  # the class of words that belong to no stretch
 
 
 def _classes(output: Array, task: Task, sample: object, preparer: Preparer) -> list[dict[str, Any]]:
@@ -39,12 +38,10 @@ def _boxes(output: Array, task: Task, sample: object, preparer: Preparer) -> lis
 
 
 def _names(output: Array, task: Task, sample: object, preparer: Preparer) -> list[dict[str, Any]]:
-    """Stretches of a text with a class, their first character and the one behind them; words of class O are left out.
-
-    Classes B-NAME and I-NAME begin and continue a stretch of NAME (IOB2); other classes name one word each.
-    """
+    """Spans of a text with their first character and the one behind them; words of class O are left out."""
     from device_sdk.data.kinds.texts import TextPreparer
     from device_sdk.tasks import answer_task
+    from device_sdk.tasks.tokens import OUTSIDE, begins_span, tag_parts
 
     assert isinstance(sample, str)
     assert isinstance(preparer, TextPreparer)
@@ -53,13 +50,13 @@ def _names(output: Array, task: Task, sample: object, preparer: Preparer) -> lis
     for (start, end), number in zip(places.tolist(), classes.tolist(), strict=False):
         if end <= start or number < 0:  # a mark
             continue
-        mark, _, name = task.class_names[number].rpartition("-")
+        name = task.class_names[number]
         in_word = bool(found) and found[-1]["end"] == start and sample[start - 1 : start + 1].isalnum()
-        if in_word or (mark == "I" and found and found[-1]["label"] == name):
+        if in_word or not begins_span(name, found[-1]["label"] if found else None):
             found[-1]["end"] = end
         else:
-            found.append({"label": name, "start": start, "end": end})
-    return [one | {"text": sample[one["start"] : one["end"]]} for one in found if one["label"] != _OUTSIDE]
+            found.append({"label": tag_parts(name)[1], "start": start, "end": end})
+    return [one | {"text": sample[one["start"] : one["end"]]} for one in found if one["label"] != OUTSIDE]
 
 
 def _labels(output: Array, task: Task, sample: object, preparer: Preparer) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from device_sdk.bundles.manifest import Task
 from device_sdk.tasks.classification import Accuracy
@@ -12,23 +12,31 @@ from device_sdk.tasks.multilabel import LabelsFound
 from device_sdk.tasks.port import AnswerTask
 from device_sdk.tasks.regression import RelativeAgreement
 from device_sdk.tasks.segmentation import MeanIoU
-from device_sdk.tasks.tokens import TokensRight
+from device_sdk.tasks.tokens import tokens_task
 
-TASKS: dict[str, Callable[[int], AnswerTask]] = {
-    "classification": Accuracy,
-    "segmentation": MeanIoU,
-    "detection": BoxesFound,
-    "multilabel": LabelsFound,
-    "regression": RelativeAgreement,
-    "embedding": Similarity,
-    "token_classification": TokensRight,
+Made = Callable[[Sequence[str]], AnswerTask]
+
+
+def by_count(made: Callable[[int], AnswerTask]) -> Made:
+    """A task that depends on the number of classes alone."""
+    return lambda class_names: made(len(class_names))
+
+
+TASKS: dict[str, Made] = {
+    "classification": by_count(Accuracy),
+    "segmentation": by_count(MeanIoU),
+    "detection": by_count(BoxesFound),
+    "multilabel": by_count(LabelsFound),
+    "regression": by_count(RelativeAgreement),
+    "embedding": by_count(Similarity),
+    "token_classification": tokens_task,
 }
-"""By kind in the manifest, made for a number of classes."""
+"""By kind in the manifest, made for the names of classes."""
 
 
 def answer_task(task: Task) -> AnswerTask:
     """The task that judges the answers of a bundle's model."""
-    return TASKS[task.kind](len(task.class_names))
+    return TASKS[task.kind](task.class_names)
 
 
-__all__ = ["TASKS", "AnswerTask", "answer_task"]
+__all__ = ["TASKS", "AnswerTask", "answer_task", "by_count"]

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from device_sdk.data.unlabelled import NO_CLASS
 from device_sdk.errors import InputError
 from device_sdk.runtimes.port import Array
-from device_sdk.tasks.port import ScoredAlone, Scores, Targets, integers
+from device_sdk.tasks.port import AnswerTask, ScoredAlone, Scores, Targets, integers
 
+OUTSIDE = "O"
+"""The class of words that belong to no span."""
+
+_MARKS = "BIESLU"  # of IOB2, and of schemes that mark the end of a span and spans of one word too
+_CONTINUING = "IEL"
 _COMPARED = 32  # first tokens of a text, whose logits are compared
 
 
@@ -53,6 +60,78 @@ class TokensRight(ScoredAlone):
         found = np.zeros((*answers.shape[:2], _COMPARED), dtype=np.float32)
         found[:, :, : some.shape[2]] = some - some.mean(axis=1, keepdims=True)
         return found.reshape(len(answers), -1)
+
+
+class SpansFound(TokensRight):
+    """F1 of the spans that tokens of one kind form, of models with a class O for tokens outside of them.
+
+    Classes B-NAME and I-NAME begin and continue a span of NAME (IOB2, or with ends and spans of one word marked); other
+    classes are spans of one token. A span counts if its tokens and its kind are those of the targets. Tokens that do
+    not count are passed over. Implements the port; a text without spans, of which none are found, scores 1.
+    """
+
+    name = "span F1"
+
+    def __init__(self, class_names: Sequence[str]) -> None:
+        super().__init__(len(class_names))
+        parts = [tag_parts(name) for name in class_names]
+        kinds = sorted({kind for _, kind in parts} - {OUTSIDE})
+        self._outside = list(class_names).index(OUTSIDE)
+        self._kinds = np.array([-1 if kind == OUTSIDE else kinds.index(kind) for _, kind in parts])
+        self._continues = np.array([bool(mark) and mark in _CONTINUING for mark, _ in parts])
+
+    def of(self, answers: Array, targets: Targets) -> float:
+        """See the port: of the spans of all texts together."""
+        matched, both = (int(one.sum()) for one in self._counts(answers, targets))
+        return 2 * matched / both if both else 1.0
+
+    def scores(self, answers: Array, targets: Targets) -> Scores:
+        """See the port: of each text's spans."""
+        matched, both = self._counts(answers, targets)
+        return np.where(both > 0, 2 * matched / np.maximum(both, 1), 1.0).astype(np.float32)
+
+    def _counts(self, answers: Array, targets: Targets) -> tuple[Targets, Targets]:
+        """The spans of each text [count] that are found and correct, and the sum of those found and those there."""
+        common = min(answers.shape[2], targets.shape[1])
+        found = np.full_like(targets, self._outside)
+        found[:, :common] = answers[:, :, :common].argmax(axis=1)
+        order = np.argsort(targets < 0, axis=1, kind="stable")  # what does not count goes behind
+        wanted, found = (np.take_along_axis(one, order, axis=1) for one in (targets, found))
+        found = np.where(wanted < 0, self._outside, found)
+        there, its_ends, its_kinds = self._spans(np.where(wanted < 0, self._outside, wanted))
+        begins, ends, kinds = self._spans(found)
+        matched = there & begins & (its_ends == ends) & (its_kinds == kinds)
+        return matched.sum(axis=1), there.sum(axis=1) + begins.sum(axis=1)
+
+    def _spans(self, classes: Targets) -> tuple[Targets, Targets, Targets]:
+        """Where spans begin, for each token the end of the span that is next, and its kind; each [count, tokens]."""
+        kinds, continues = self._kinds[classes], self._continues[classes]
+        continues[:, 0] = False
+        continues[:, 1:] &= kinds[:, 1:] == kinds[:, :-1]
+        begins = (kinds >= 0) & ~continues
+        last = kinds >= 0
+        last[:, :-1] &= ~continues[:, 1:]
+        tokens = classes.shape[1]
+        ends = np.where(last, np.arange(tokens), tokens)
+        return begins, np.minimum.accumulate(ends[:, ::-1], axis=1)[:, ::-1], kinds
+
+
+def tag_parts(class_name: str) -> tuple[str, str]:
+    """The mark of a class, such as B or I, or an empty one, and the kind of span that it names."""
+    if len(class_name) > len("B-") and class_name[0] in _MARKS and class_name[1] == "-":
+        return class_name[0], class_name[2:]
+    return "", class_name
+
+
+def begins_span(class_name: str, kind_before: str | None) -> bool:
+    """True if a token of the class does not belong to the span of ``kind_before``, that of the token before it."""
+    mark, kind = tag_parts(class_name)
+    return not mark or mark not in _CONTINUING or kind != kind_before
+
+
+def tokens_task(class_names: Sequence[str]) -> AnswerTask:
+    """The task of a model with these classes: spans are judged where one of them is O, else tokens."""
+    return SpansFound(class_names) if OUTSIDE in class_names else TokensRight(len(class_names))
 
 
 def _right(answers: Array, targets: Targets) -> Array:

@@ -18,7 +18,7 @@ from device_sdk.execution.workspace import Workspace
 from device_sdk.runtimes import make_runtime, runs_on
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.plan import Plan
-from device_sdk.tasks import TASKS, answer_task
+from device_sdk.tasks import TASKS, answer_task, by_count
 from device_sdk.tasks.classification import Accuracy
 from device_sdk.tasks.port import Scores, Targets
 from packager.tasks import Classification, mixed_loss
@@ -57,7 +57,7 @@ class TopTwoTask(Classification):
 
 # In the product: a file in packager/tasks, another and a line in device_sdk/tasks, and, since readers must know what a
 # model's output means, a name in ``TaskKind`` (device_sdk/bundles/manifest.py, docs/bundle_format.md).
-TASKS[KIND] = TopTwoScore
+TASKS[KIND] = by_count(TopTwoScore)
 
 
 def main(folder: Path) -> None:

@@ -267,7 +267,7 @@ def load_job(
         weights_sha256=hashlib.sha256(weights.read_bytes()).hexdigest() if weights else None,
         branch_weights=branches,
         device_profile=None if profile is None else _read_profile(profile),
-        task=TASKS[task],
+        task=TASKS[task].with_classes(model.class_names or ()),
     )
     if task == "embedding":
         return replace(job, training=job.own_answers(trained), validation=job.own_answers(validated))

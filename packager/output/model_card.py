@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from device_sdk.bundles.manifest import Manifest, TaskKind
+from device_sdk.bundles.manifest import Manifest, Task, TaskKind
 from device_sdk.data.kinds import kind_name
 from device_sdk.files.atomic import storage_errors, write_atomically
+from device_sdk.tasks.tokens import OUTSIDE
 from packager.output.ownership import CARD, CARD_OPENS
 
 # The Hub's names: classifiers by the kind of their samples, other tasks, and the metric that accuracy is there.
@@ -28,7 +29,6 @@ _METRICS: Mapping[TaskKind, str] = {
     "classification": "accuracy",
     "segmentation": "pixel_accuracy",
     "detection": "detection_score",
-    "token_classification": "accuracy",
     "multilabel": "f1",
     "regression": "relative_agreement",
     "embedding": "cosine_similarity",
@@ -63,7 +63,7 @@ def model_card(manifest: Manifest) -> str:
 def _front_matter(manifest: Manifest) -> str:
     kind = manifest.task.kind
     classifier = f"{_CLASSIFIERS[kind_name(manifest.preprocessing)]}-classification"
-    task, metric = _TASKS.get(kind, classifier), _METRICS[kind]
+    task, metric = _TASKS.get(kind, classifier), _metric(manifest.task)
     licence, licence_name = _licence(manifest.provenance.licence)
     metrics = manifest.metrics
     result = {
@@ -80,6 +80,13 @@ def _front_matter(manifest: Manifest) -> str:
         f"model-index: {_quoted([{'name': manifest.name, 'results': [result]}])}",  # JSON is YAML
     )
     return CARD_OPENS + "\n".join(lines) + "\n---\n"
+
+
+def _metric(task: Task) -> str:
+    """The Hub's name of what the accuracies in the report are."""
+    if task.kind == "token_classification":
+        return "f1" if OUTSIDE in task.class_names else "accuracy"
+    return _METRICS[task.kind]
 
 
 def _licence(licence: str | None) -> tuple[str, str | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch.nn import functional
@@ -19,6 +19,9 @@ class LearningTask(Protocol):
 
     def complaint(self, output: tuple[int, ...], class_names: tuple[str, ...]) -> str | None:
         """Why a model with the output shape ``output`` per sample does not fit this task; None if it does."""
+
+    def with_classes(self, class_names: tuple[str, ...]) -> LearningTask:
+        """The task of a model with these classes."""
 
     def class_count(self, output: tuple[int, ...]) -> int:
         """The classes that a model with the output shape ``output`` per sample answers for; 0 if of another task."""
@@ -46,6 +49,10 @@ class LearningTask(Protocol):
 
 class OfWholeSamples:
     """Common to tasks whose targets are of whole samples: they do not depend on positions in an image."""
+
+    def with_classes(self, class_names: tuple[str, ...]) -> Self:
+        """See the port: the same, whatever the classes are called."""
+        return self
 
     def class_count(self, output: tuple[int, ...]) -> int:
         """See the port: one for each value of a vector."""

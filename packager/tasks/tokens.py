@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch.nn import functional
 
 from device_sdk.data.unlabelled import NO_CLASS
+from device_sdk.tasks.tokens import tokens_task
 from packager.tasks.port import OfWholeSamples, imitation
 
 _AXES = 2  # classes, tokens
 
 
+@dataclass(frozen=True)
 class TokenClassification(OfWholeSamples):
     """Answers: logits [batch, classes, tokens], all equal at a token that a text does not have.
 
     Targets: classes [batch, tokens], below 0 where a token does not count. Answers at a shorter length leave out the
-    last tokens, which then count as wrong.
+    last tokens, which then count as wrong. ``class_names``: say whether spans are scored, or tokens.
     """
 
+    class_names: tuple[str, ...] = ()
     kind: Literal["token_classification"] = "token_classification"
+
+    def with_classes(self, class_names: tuple[str, ...]) -> TokenClassification:
+        """See the port."""
+        return TokenClassification(class_names)
 
     def class_count(self, output: tuple[int, ...]) -> int:
         """See the port."""
@@ -44,12 +52,10 @@ class TokenClassification(OfWholeSamples):
         return imitation(answers, teacher[:, :, : answers.shape[2]], temperature)
 
     def score(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The share of each text's tokens with the correct class, 1 of a text without any that counts."""
-        common = min(answers.shape[2], targets.shape[1])
-        counted = targets >= 0
-        right = (answers[:, :, :common].argmax(1) == targets[:, :common]) & counted[:, :common]
-        count = counted.sum(1)
-        return torch.where(count > 0, right.sum(1) / count.clamp_min(1), torch.ones_like(count, dtype=torch.float32))
+        """The score of the device: F1 of each text's spans, or where no class is O, the share of its tokens."""
+        names = self.class_names or tuple(map(str, range(answers.shape[1])))
+        scores = tokens_task(names).scores(answers.detach().cpu().numpy(), targets.cpu().numpy())
+        return torch.from_numpy(scores).to(answers.device)
 
     def distance(self, answers: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
         """The mean total variation distance of the class probabilities of the tokens of ``others``.

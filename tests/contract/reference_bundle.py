@@ -2,7 +2,7 @@
 
 Every part of the format is in it: merged and shrunk blocks, a cut point of two tensors, two renditions, shared
 weights, exits, input sizes. Weights are multiples of 1/64, so that sums are exact but for the last few bits, and the
-files come out the same on every machine.
+files come out the same on every machine. With a head for maps, it is a segmenter of a few pixels, without exits.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from device_sdk.supernet.blocks import Block, CutPoint, Exit, Golden, InputSize,
 Values = npt.NDArray[Any]
 
 CLASSES = ("blue", "green", "red")
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))  # signs both; for tests only
 GOLDEN_SEED, GOLDEN_BATCH, TOLERANCE = 7, 2, 1e-4
 SIDE, CHANNELS = 2, 4
 OTHER_SIDES = (1, 4)  # further input sizes, at which all run but these:
@@ -89,15 +90,17 @@ def _initializer(name: str, values: Values) -> bytes:
 
 
 class ReferenceBundle:
-    """The bundle's parts, and what they answer."""
+    """The bundle's parts, and what they answer. ``maps``: as a segmenter, without exits."""
 
-    def __init__(self) -> None:
-        self.cuts = _cut_points()
+    def __init__(self, *, maps: bool = False) -> None:
+        self.maps = maps
+        self.cuts = _cut_points(maps=maps)
         self.fragments: dict[tuple[str, str], Fragment] = {}  # by block or exit and rendition
         random = SplitMix64(2026)
         self.shared = {"shared/bias": _drawn(random, (CHANNELS,), 64)}
         self._add_blocks(random)
-        self._add_exits(random)
+        if not maps:
+            self._add_exits(random)
 
     def _add_blocks(self, random: SplitMix64) -> None:
         entry = _drawn(random, (CHANNELS, 3, 1, 1), 64)
@@ -106,7 +109,7 @@ class ReferenceBundle:
         pooled = Node("GlobalAveragePool", ("cut_2_0",), "cut_2_1")
         self._add("o1", _conv("o1", ["cut_1"], "cut_2_0", _square(random), after=[pooled]))
         self._add("o2", _conv("o2", ["cut_2_0", "cut_2_1"], "cut_3", _square(random)))
-        self._add("o3", self._head("o3", "cut_3", "cut_4", random))
+        self._add("o3", (self._map_head if self.maps else self._head)("o3", "cut_3", "cut_4", random))
         self._add("m0-2", _conv("m0-2", ["cut_0"], "cut_2_0", _drawn(random, (CHANNELS, 3, 1, 1), 64), after=[pooled]))
         self._add("m1-3", _conv("m1-3", ["cut_1"], "cut_3", _square(random)))
         added = Node("Add", ("cut_2_0", "cut_2_1"), "s2/0")
@@ -134,6 +137,12 @@ class ReferenceBundle:
             nodes, dict(zip(names, (weight, np.round(-64 * (features @ weight).mean(axis=0)) / 64), strict=True))
         )
 
+    def _map_head(self, owner: str, live: str, output: str, random: SplitMix64) -> Fragment:
+        """A linear layer of each pixel."""
+        names = (f"{owner}/w", f"{owner}/b")
+        weights = (_drawn(random, (len(CLASSES), CHANNELS, 1, 1), 64), _drawn(random, (len(CLASSES),), 16))
+        return Fragment((Node("Conv", (live, *names), output),), dict(zip(names, weights, strict=True)))
+
     def _add(self, owner: str, fragment: Fragment, *, rendition: str = "fp32") -> None:
         self.fragments[owner, rendition] = fragment
 
@@ -158,7 +167,7 @@ class ReferenceBundle:
         self, cut_point: int, *, seed: int = GOLDEN_SEED, batch: int = GOLDEN_BATCH, side: int = SIDE
     ) -> list[Values]:
         """The golden inputs of a cut point in float64; ``side``: of the images at cut point 0."""
-        drawn = golden_inputs(_cut_points(side)[cut_point], seed=seed, batch=batch)
+        drawn = golden_inputs(_cut_points(side, maps=self.maps)[cut_point], seed=seed, batch=batch)
         return [values.astype(np.float64) for values in drawn]
 
     def golden_original(self, side: int = SIDE) -> list[Values]:
@@ -168,21 +177,21 @@ class ReferenceBundle:
             values = self.run(block, "fp32", values)
         return values
 
-    def write(self, folder: Path, key: Ed25519PrivateKey) -> Manifest:
-        """Write the bundle, signed with ``key``, in place of what is there."""
+    def write(self, folder: Path) -> Manifest:
+        """Write the bundle, signed with ``KEY``, in place of what is there."""
         shutil.rmtree(folder, ignore_errors=True)
         (folder / "blobs").mkdir(parents=True)
         shared_data = b"".join(_initializer(*one) for one in self.shared.items())
         shared = _store(folder, shared_data)
         manifest = Manifest(
             format_version="1.3",
-            name="reference",
+            name="maps" if self.maps else "reference",
             version=1,
-            task=Task(kind="classification", class_names=CLASSES),
+            task=Task("segmentation" if self.maps else "classification", CLASSES),
             preprocessing=Preprocessing(scale=1 / 255, mean=(0.5, 0.25, 0.5), std=(0.25, 0.5, 0.25)),
             cut_points=self.cuts,
             blocks=tuple(self._block(folder, name, shared) for name in SPANS),
-            exits=tuple(self._exit(folder, name) for name in EXITS),
+            exits=() if self.maps else tuple(self._exit(folder, name) for name in EXITS),
             input_sizes=tuple(self._input_size(side) for side in OTHER_SIDES),
             onnx=Onnx(ir_version=IR_VERSION, opset=OPSET),
             self_test=SelfTest(GOLDEN_SEED, GOLDEN_BATCH, _golden(self.golden_original())),
@@ -192,7 +201,7 @@ class ReferenceBundle:
         )
         data = encode_manifest(manifest)
         (folder / "manifest.json").write_bytes(data)
-        (folder / "manifest.sig").write_bytes(key.sign(data))
+        (folder / "manifest.sig").write_bytes(KEY.sign(data))
         return manifest
 
     def _block(self, folder: Path, name: str, shared: str) -> Block:
@@ -206,7 +215,7 @@ class ReferenceBundle:
         return Exit(name, position, branch, 15, 12, self._renditions(folder, name, ()), accuracy=0.5 + position / 10)
 
     def _input_size(self, side: int) -> InputSize:
-        shapes = tuple(tuple(spec.shape for spec in cut.tensors) for cut in _cut_points(side))
+        shapes = tuple(tuple(spec.shape for spec in cut.tensors) for cut in _cut_points(side, maps=self.maps))
         return InputSize((side, side), shapes, _golden(self.golden_original(side)), error=0.125)
 
     def _renditions(self, folder: Path, owner: str, needs: tuple[str, ...]) -> tuple[Rendition, ...]:
@@ -220,14 +229,14 @@ class ReferenceBundle:
         return tuple(renditions)
 
 
-def _cut_points(side: int = SIDE) -> tuple[CutPoint, ...]:
+def _cut_points(side: int = SIDE, *, maps: bool = False) -> tuple[CutPoint, ...]:
     square = (CHANNELS, side, side)
     return (
         CutPoint(0, (TensorSpec("cut_0", (3, side, side), low=-2.0, high=2.0),)),
         CutPoint(1, (TensorSpec("cut_1", square),)),
         CutPoint(2, (TensorSpec("cut_2_0", square), TensorSpec("cut_2_1", (CHANNELS, 1, 1)))),
         CutPoint(3, (TensorSpec("cut_3", square),)),
-        CutPoint(4, (TensorSpec("cut_4", (len(CLASSES),)),)),
+        CutPoint(4, (TensorSpec("cut_4", (len(CLASSES), *square[1:] * maps)),)),
     )
 
 

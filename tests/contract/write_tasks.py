@@ -1,4 +1,4 @@
-"""Writes tasks.json: answers and targets of every task, and what they count (see README.md).
+"""Writes tasks.json: answers and targets of every task, and what they count, and maps/, a segmenter (see README.md).
 
 Answers come from seeds and are multiples of 1/64; no box is nearly half over another.
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
+from reference_bundle import ReferenceBundle
 
 from device_sdk.data.unlabelled import IGNORED
 from device_sdk.random_source import SplitMix64, uniform_floats
@@ -23,10 +25,12 @@ from device_sdk.tasks.port import Targets
 
 HERE = Path(__file__).parent
 Json = dict[str, Any]
+TAGS = ("I-a", "O", "B-a", "S-b", "E-b")
 
 
 def main(target: Path) -> None:
-    """One case a line."""
+    """One case a line, and the bundle beside it."""
+    ReferenceBundle(maps=True).write(target.with_name("maps"))
     cases = [
         case("classification", 4, drawn(1, (12, 4)), integers(2, (12,), 4)),
         case("multilabel", 5, drawn(3, (12, 5)), integers(4, (12, 5), 2)),
@@ -37,6 +41,7 @@ def main(target: Path) -> None:
         case("segmentation", 2, drawn(13, (2, 2, 9, 8)), maps(14, (2, 70, 80), 2)),
         case("token_classification", 3, texts(17, (5, 3, 12), (12, 9, 3, 12, 1)), tokens(18, (5, 12), 3)),
         case("token_classification", 4, texts(19, (3, 4, 40), (40, 33, 2)), tokens(20, (3, 48), 4)),
+        case("token_classification", TAGS, texts(21, (6, 5, 24), (24, 20, 7, 2, 15, 24)), spans(22, (6, 24))),
         case("detection", 2, cells(15, (4, 6, 5, 6)), boxes(16)),
     ]
     target.write_text('{"cases": [\n' + ",\n".join(map(json.dumps, cases)) + "\n]}\n")
@@ -71,6 +76,12 @@ def tokens(seed: int, shape: tuple[int, ...], classes: int) -> Targets:
     return np.where(found == classes, -1, found)
 
 
+def spans(seed: int, shape: tuple[int, ...]) -> Targets:
+    """Classes of tokens of which many are those that are found, so that some spans are."""
+    found = texts(21, (6, 5, 24), (24, 20, 7, 2, 15, 24)).argmax(axis=1)
+    return np.where(integers(seed, shape, 6) > 0, found, tokens(seed + 1, shape, 5))
+
+
 def cells(seed: int, shape: tuple[int, ...]) -> Array:
     """Answers of a detector, most of whose cells find nothing."""
     found = drawn(seed, shape)
@@ -82,7 +93,7 @@ def cells(seed: int, shape: tuple[int, ...]) -> Array:
 def boxes(seed: int) -> Targets:
     """Some of the boxes that ``cells`` find, some moved, and others."""
     answers = cells(15, (4, 6, 5, 6))
-    found = TASKS["detection"](2).stand_in(answers)[:, :5].copy()
+    found = TASKS["detection"](("a", "b")).stand_in(answers)[:, :5].copy()
     moved = drawn(seed, found.shape)
     found[:, 1::2, 1:] += 0.05 * moved[:, 1::2, 1:]
     found[:, 3, 0] = np.where(found[:, 3, 0] == 0, 1, found[:, 3, 0])
@@ -91,14 +102,15 @@ def boxes(seed: int) -> Targets:
     return found
 
 
-def case(kind: str, classes: int, answers: Array, targets: Targets) -> Json:
-    """What a task makes of them."""
-    task = TASKS[kind](classes)
+def case(kind: str, classes: int | Sequence[str], answers: Array, targets: Targets) -> Json:
+    """What a task makes of them; ``classes``: their number where their names say nothing."""
+    names = [str(at) for at in range(classes)] if isinstance(classes, int) else list(classes)
+    task = TASKS[kind](names)
     checked = task.checked(targets, len(answers))
     margins = task.margins(answers, checked)
     return {
         "kind": kind,
-        "classes": classes,
+        "classes": names,
         "shape": list(answers.shape),
         "answers": answers.ravel().tolist(),
         "targets": described(kind, checked),

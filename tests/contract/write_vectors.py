@@ -18,10 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import msgspec
 import numpy as np
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from manifest_cases import limit_cases, manifest_cases, raw_cases
 from packet_cases import packet_vectors
-from reference_bundle import CLASSES, EXITS, SIDE, ReferenceBundle, Values
+from reference_bundle import CLASSES, EXITS, KEY, SIDE, ReferenceBundle, Values
 
 from device_sdk.bundles.manifest import Manifest, encode_manifest
 from device_sdk.bundles.runnable import golden_inputs, sample_outputs
@@ -67,13 +66,12 @@ from device_sdk.supernet.supernet import Supernet
 
 SEEDS = (0, 1, 42, 1234567, 2**64 - 1)
 REFERENCE_BUNDLE = "bundle"
-KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))  # for these tests only
 
 
 def main(target: Path) -> None:
     """Write all vectors to ``target``, and the reference bundle beside it."""
     reference = ReferenceBundle()
-    manifest = reference.write(target.with_name(REFERENCE_BUNDLE), KEY)
+    manifest = reference.write(target.with_name(REFERENCE_BUNDLE))
     vectors = {
         "random": [random_vectors(seed) for seed in SEEDS],
         "graph": graph_vectors(),

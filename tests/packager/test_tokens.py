@@ -38,7 +38,7 @@ def test_a_bundle_answers_for_each_token_at_each_length(folder):
     assert bundle.manifest.cut_points[-1].tensors[-1].shape == (len(TAGS), TOKENS)
     assert [one.shapes[-1][-1] for one in bundle.manifest.input_sizes] == [(len(TAGS), 16)]
     assert {block.kind for block in bundle.supernet.blocks} >= {"merged", "shrunk", "identity"}
-    assert bundle.manifest.metrics.original_accuracy > 0.8
+    assert bundle.manifest.metrics.original_accuracy > 0.6
 
 
 @pytest.mark.parametrize("labelled", [True, False])
@@ -65,8 +65,8 @@ def test_the_command_line_adapts_to_tagged_texts_and_names_what_it_finds(folder,
     capsys.readouterr()
     assert main(["run", bundle, "--data", str(folder / "validation.conll"), *state]) == 0
     judged = json.loads(capsys.readouterr().out)
-    assert (judged["score_name"], judged["samples"]) == ("token accuracy", 200)
-    assert judged["score"] > 0.75
+    assert (judged["score_name"], judged["samples"]) == ("span F1", 200)
+    assert judged["score"] > 0.55
     (tmp_path / "text.txt").write_text("with the old bread cheese and the moon near some star")
     assert main(["run", bundle, str(tmp_path / "text.txt"), *state]) == 0
     [answer] = json.loads(capsys.readouterr().out)["answers"]

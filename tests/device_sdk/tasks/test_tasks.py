@@ -14,7 +14,7 @@ from device_sdk.tasks.margins import by_margin
 from device_sdk.tasks.multilabel import LabelsFound
 from device_sdk.tasks.regression import RelativeAgreement
 from device_sdk.tasks.segmentation import MeanIoU, interpolated
-from device_sdk.tasks.tokens import TokensRight
+from device_sdk.tasks.tokens import SpansFound, TokensRight, tag_parts
 
 NAMES = ("a", "b", "c")
 
@@ -116,7 +116,7 @@ def drawn(kind, count=9):
     shapes = {"segmentation": (3, 6, 5), "detection": (7, 6, 5), "token_classification": (3, 8)}
     shape = (count, *shapes.get(kind, (3,)))
     answers, others = random.normal(size=(2, *shape)).astype(np.float32)
-    task = TASKS[kind](3)
+    task = TASKS[kind](("O", "B-a", "I-a"))
     return task, answers, task.checked(task.stand_in((answers + others) / 2), count)
 
 
@@ -264,3 +264,59 @@ def test_tokens_beyond_a_shorter_length_are_wrong():
 def test_classes_of_tokens_are_checked(targets, said):
     with pytest.raises(InputError, match=said):
         TokensRight(3).checked(np.array(targets), 1)
+
+
+TAGS = ("O", "B-per", "I-per", "B-org", "I-org", "other-kind")
+OUT, PER, MORE_PER, ORG, MORE_ORG, OTHER = range(6)
+
+
+def spans_found(found, wanted):
+    """F1 of one text with these classes of its tokens."""
+    task, answers = SpansFound(TAGS), np.zeros((1, 6, len(found)), dtype=np.float32)
+    answers[0, found, np.arange(len(found))] = 1
+    [score] = task.scores(answers, task.checked(np.array([wanted]), 1))
+    assert task.of(answers, np.array([wanted])) == pytest.approx(score)
+    return pytest.approx(score)
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "score"),
+    [
+        ([PER, MORE_PER, OUT, ORG], [PER, MORE_PER, OUT, ORG], 1),
+        ([OUT, OUT], [OUT, OUT], 1),
+        ([OUT, OUT], [OUT, ORG], 0),
+        ([PER, OUT], [OUT, OUT], 0),
+        ([PER, OUT, OUT], [PER, MORE_PER, OUT], 0),  # too short
+        ([PER, PER, OUT], [PER, MORE_PER, OUT], 0),  # two
+        ([ORG, MORE_ORG], [PER, MORE_PER], 0),  # another kind
+        ([MORE_PER, MORE_PER, OUT], [PER, MORE_PER, OUT], 1),  # begins behind nothing
+        ([PER, MORE_ORG], [PER, ORG], 1),  # a mark that continues nothing begins
+        ([PER, MORE_PER, ORG], [PER, MORE_PER, PER], 0.5),
+        ([PER, ORG, MORE_PER], [PER, -1, MORE_PER], 1),  # passed over
+        ([OTHER, OTHER], [OTHER, OTHER], 1),
+        ([OTHER, OUT], [OTHER, OTHER], 2 / 3),  # each for itself
+    ],
+)
+def test_spans_count_as_a_whole(found, wanted, score):
+    assert spans_found(found, wanted) == score
+
+
+def test_spans_beyond_a_shorter_length_are_missed():
+    task, wanted = SpansFound(TAGS), np.array([[PER, MORE_PER, OUT, ORG], [OUT, PER, MORE_PER, -1]])
+    answers = np.zeros((2, 6, 2), dtype=np.float32)
+    answers[0, [PER, MORE_PER], [0, 1]] = answers[1, [OUT, PER], [0, 1]] = 1
+    np.testing.assert_allclose(task.scores(answers, wanted), [2 / 3, 0])
+    assert task.of(answers, wanted) == pytest.approx(2 / 5)
+
+
+def test_spans_are_judged_of_models_with_a_class_for_what_is_outside():
+    assert isinstance(TASKS["token_classification"](TAGS), SpansFound)
+    assert TASKS["token_classification"](("noun", "verb")).name == "token accuracy"
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [("B-per", ("B", "per")), ("E-per", ("E", "per")), ("other-kind", ("", "other-kind")), ("B-", ("", "B-"))],
+)
+def test_marks_are_told_from_names(name, parts):
+    assert tag_parts(name) == parts

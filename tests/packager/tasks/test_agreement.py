@@ -17,7 +17,7 @@ VALUES = 4
 def drawn(request):
     random = np.random.default_rng(3)
     answers, others = random.normal(size=(2, 12, VALUES)).astype(np.float32)
-    task = TASKS[request.param](VALUES)
+    task = TASKS[request.param](tuple("abcd"))
     return LEARNING[request.param], task, answers, task.checked(task.stand_in((answers + others) / 2), 12)
 
 

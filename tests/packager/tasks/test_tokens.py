@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from device_sdk.tasks.tokens import TokensRight
+from device_sdk.tasks.tokens import SpansFound, TokensRight
 from packager.tasks import TokenClassification
 
-LEARNING, DEVICE = TokenClassification(), TokensRight(3)
+LEARNING, DEVICE = TokenClassification(("a", "b", "c")), TokensRight(3)
+TAGS = ("O", "B-a", "I-a")
 
 
 @pytest.fixture
@@ -27,6 +28,8 @@ def test_scores_are_those_on_the_device_at_every_length(drawn, tokens):
     found = LEARNING.score(torch.from_numpy(answers), torch.from_numpy(targets)).numpy()
     np.testing.assert_allclose(found, DEVICE.scores(answers, targets), atol=1e-6)
     assert 0 < found.mean() < 1
+    found = LEARNING.with_classes(TAGS).score(torch.from_numpy(answers), torch.from_numpy(targets)).numpy()
+    np.testing.assert_allclose(found, SpansFound(TAGS).scores(answers, targets))
 
 
 def test_answers_that_are_nearer_lose_less(drawn):

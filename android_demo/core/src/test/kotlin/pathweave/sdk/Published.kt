@@ -2,7 +2,10 @@ package pathweave.sdk
 
 import java.io.File
 import kotlinx.serialization.json.Json
+import kotlinx.serialization.json.JsonElement
+import kotlinx.serialization.json.JsonObject
 import kotlinx.serialization.json.JsonPrimitive
+import kotlinx.serialization.json.jsonObject
 import org.bouncycastle.math.ec.rfc8032.Ed25519
 import pathweave.sdk.bundles.SIGNATURE_BYTES
 import pathweave.sdk.bundles.changed
@@ -36,6 +39,16 @@ object Published {
                 .changed(place + "size_bytes", JsonPrimitive(ownBlob.size))
             File(folder, "blobs/${sha256(ownBlob)}").writeBytes(ownBlob)
         }
+        return signed(folder, manifest)
+    }
+
+    /** The reference bundle in [folder] with [changed] fields of its manifest. */
+    fun writeChanged(folder: File, changed: Map<String, JsonElement>): File {
+        Contract.referenceFolder.copyRecursively(folder)
+        return signed(folder, JsonObject(tree.jsonObject + changed))
+    }
+
+    private fun signed(folder: File, manifest: JsonElement): File {
         val data = manifest.toString().toByteArray()
         File(folder, "manifest.json").writeBytes(data)
         val signature = ByteArray(SIGNATURE_BYTES)

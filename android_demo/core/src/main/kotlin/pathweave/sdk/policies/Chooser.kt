@@ -11,12 +11,12 @@ import kotlin.math.sqrt
 import pathweave.sdk.InfeasibleBudgetError
 import pathweave.sdk.InputError
 import pathweave.sdk.NANOSECONDS_PER_MS
-import pathweave.sdk.SplitMix64
 import pathweave.sdk.TransferError
 import pathweave.sdk.UsageError
 import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.data.Inputs
 import pathweave.sdk.data.rawOf
+import pathweave.sdk.data.searchPositions
 import pathweave.sdk.execution.Workspace
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.numerics.median
@@ -37,31 +37,17 @@ import pathweave.sdk.policies.planning.expectedCost
 import pathweave.sdk.policies.planning.margins
 import pathweave.sdk.profiling.Profile
 import pathweave.sdk.search.Candidate
-import pathweave.sdk.search.PrefixTreeEvaluator
-import pathweave.sdk.search.SearchProblem
 import pathweave.sdk.search.SearchResult
 import pathweave.sdk.search.Stopped
-import pathweave.sdk.search.climb
-import pathweave.sdk.search.fastestWithin
-import pathweave.sdk.search.findSubnets
-import pathweave.sdk.search.largestFirst
-import pathweave.sdk.search.makeStrategy
-import pathweave.sdk.search.rungsNear
-import pathweave.sdk.search.smallestSubnet
-import pathweave.sdk.supernet.Budget
-import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.ExitAtSize
 import pathweave.sdk.supernet.Goal
 import pathweave.sdk.supernet.Kind
-import pathweave.sdk.supernet.MB
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.PlanCost
 import pathweave.sdk.supernet.Power
-import pathweave.sdk.supernet.Prior
 import pathweave.sdk.supernet.RemoteRef
 import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Subnet
-import pathweave.sdk.supernet.Supernet
 import pathweave.sdk.supernet.Uplink
 import pathweave.sdk.tasks.ClassTargets
 import pathweave.sdk.tasks.Targets
@@ -70,7 +56,6 @@ import pathweave.sdk.tasks.marginScale
 import pathweave.sdk.transports.HttpTransport
 
 private const val PREPARED = 5 // images that preparing is timed on
-private const val CONFIRM_TURNS = 8
 private const val SHORTLISTED = 12 // subnets of the pool that other kinds of plans are made of
 private const val SLOWEST = 3.0 // times the latency wanted: exits and servers rarely save more
 private const val FEW_SAMPLES = 30 // below, none are held back unless subnets are searched
@@ -158,7 +143,6 @@ private class Choosing(
     private val startedNs = System.nanoTime()
     private val supernet = workspace.bundle.supernet
     private val costs = profile.costModel()
-    private val searching = atBestHomes(workspace, costs, wish.goal.threads) // edges name no home
     private val inputs = wish.inputs
     private val notes = mutableListOf<String>()
     private val searches = Kind.SUBNETS in wish.kinds
@@ -176,12 +160,11 @@ private class Choosing(
 
     fun choose(): Found {
         if (searches) {
-            val budget = withinCap(supernet, searching, goal.budget, workspace.memoryCapBytes)
-            goal = goal.copy(memoryMb = budget.memoryMb)
-            makeEvaluator(workspace, searching, settings, inputs, targets, split.first).use { evaluator ->
-                confirmation = confirmation(budget, evaluator)
+            SubnetSearch(workspace, profile, goal, inputs, targets, split.first, settings, measure, onProgress).use { search ->
+                confirmation = search.confirmation
+                goal = goal.copy(memoryMb = confirmation.budget.memoryMb)
                 try {
-                    searchSubnets(evaluator)
+                    keep(search.find(prior, settings.usePrior && wish.targets != null && task.classifies))
                 } catch (error: InfeasibleBudgetError) {
                     if (wish.kinds.none { it in MAY_BE_FASTER }) throw error
                 }
@@ -189,6 +172,11 @@ private class Choosing(
         }
         goal = goal.resolved(if (searches) confirmation.fullMs else profile.originalMs + profile.callOverheadMs)
         return if (searched != null && goal.isBudget && wish.kinds.size == 1) confirmed() else planned()
+    }
+
+    private fun keep(found: SubnetsFound) {
+        prior = found.prior
+        searched = found.result.run { copy(pool = pool.filter { inputs.has(it.subnet.inputSize) }) }
     }
 
     // 1. gather
@@ -225,91 +213,6 @@ private class Choosing(
 
     private fun report(stage: AdaptationStage, share: Double) = onProgress(AdaptationProgress(stage, share))
 
-    // 2. propose subnets
-
-    /** Under a memory cap, what is measured may take all of it: [evaluator] holds nothing loaded then. */
-    private fun confirmation(wanted: Budget, evaluator: PrefixTreeEvaluator) = Confirmation(
-        supernet.original,
-        costs,
-        wanted,
-        (measure ?: pacedMeasure(workspace, wanted)).let { if (workspace.memoryCapBytes == null) it else alone(it, evaluator) },
-        originalMs = profile.originalMs,
-        overheadMs = profile.callOverheadMs,
-        onTurn = { report(AdaptationStage.CONFIRM, it.toDouble() / CONFIRM_TURNS) },
-    )
-
-    /** The mix of classes, and the pool of subnets on the samples that choose. */
-    private fun searchSubnets(evaluator: PrefixTreeEvaluator) {
-        if (settings.usePrior && wish.targets != null && task.classifies) {
-            prior = evaluator.fullModelLogits().let { (logits, known) -> findPrior(logits, known) }
-            evaluator.release() // the full model is not needed again soon
-        }
-        evaluator.usePrior(prior)
-        val problem = SearchProblem(
-            supernet,
-            searching,
-            confirmation.budget,
-            evaluator,
-            SplitMix64(settings.seed),
-            progress = { done, total, note ->
-                onProgress(AdaptationProgress(AdaptationStage.SEARCH, done.toDouble() / total, note))
-            },
-            timeLimitS = settings.timeLimitS,
-            cancelled = settings.cancelled,
-        )
-        val limited = goal.limitsLatency || goal.isBudget
-        val found = atNamedHomes(search(if (limited) problem else belowFastestRung(problem), aims = limited), searching, costs)
-        searched = withPrior(found.copy(pool = found.pool.filter { inputs.has(it.subnet.inputSize) }), prior)
-    }
-
-    /** With the latency of the fastest rung that is accurate enough, or of the full model, as its budget. */
-    private fun belowFastestRung(problem: SearchProblem): SearchProblem {
-        val climbed = climb(problem)
-        val enough = climbed.known.filter { it.accuracy >= (goal.accuracy ?: 1.0) }.map { it.cost.latencyMs }
-        return climbed.with(problem.budget.copy(latencyMs = enough.minOrNull() ?: searching.latencyMs(supernet.original)))
-    }
-
-    /**
-     * Search within the budget in terms of predictions; where nothing is predicted to fit, the fastest subnet is measured,
-     * and if it may keep the budget, its neighbourhood is searched.
-     */
-    private fun search(problem: SearchProblem, aims: Boolean): SearchResult {
-        val near = rungsNear(supernet, searching, problem.budget)
-        fun aimed() = confirmation.aim(near.map(searching::housed), largestFirst(supernet, near).map(searching::housed))
-        val aimed = if (aims) aimed() else problem.budget
-        return try {
-            searchAimed(problem.with(budget = aimed))
-        } catch (error: InfeasibleBudgetError) {
-            val fastest = fastestWithin(supernet, searching, aimed.memoryMb) ?: throw error
-            confirmation.requireChance(searching.housed(fastest), searching.peakBytes(fastest))
-            val nearest = aimed.copy(latencyMs = searching.latencyMs(fastest) * EQUAL_LATENCY)
-            findSubnets(makeStrategy(settings.strategy), problem.with(budget = nearest))
-        }
-    }
-
-    /**
-     * Search within the budget of [first], and again within a lower one where that was too high for what was found.
-     *
-     * Each search looks at one new subnet at least, also when time is up.
-     */
-    private fun searchAimed(first: SearchProblem): SearchResult {
-        val startedS = first.clock()
-        var problem = first
-        var found = findSubnets(makeStrategy(settings.strategy), problem)
-        repeat(LOWER_AIMS) {
-            if (found.stopped == Stopped.CANCELLED) return found
-            val lower = confirmation.aimLower(found.pool, problem.budget) ?: return found
-            val leftS = first.timeLimitS?.let { maxOf(0.0, it - (problem.clock() - startedS)) }
-            problem = problem.with(lower, leftS, found.pool)
-            found = try {
-                findSubnets(makeStrategy(settings.strategy), problem)
-            } catch (_: InfeasibleBudgetError) { // what is known stays
-                return found
-            }
-        }
-        return found
-    }
-
     /** The most accurate subnet of the search that keeps the budget when it is measured. */
     private fun confirmed(): Found {
         val best = confirmation.best(checkNotNull(searched).pool)
@@ -337,7 +240,7 @@ private class Choosing(
         }
     }
 
-    // 3. judge plans of all kinds
+    // 2. judge plans of all kinds
 
     /** The best plan of all kinds over what the best subnets and the server answer. */
     private fun planned(): Found {
@@ -455,7 +358,7 @@ private class Choosing(
         )
     }
 
-    // 4. confirm
+    // 3. confirm
 
     /** Mean latency of a plan with exits that samples leave by, or a cascade, and of its subnet alone, in turns. */
     private fun inTurns(answering: Answering, plan: Plan): List<Double>? {
@@ -539,25 +442,6 @@ public fun shortlist(
         .filter { one -> (one.expectedAccuracy > best).also { if (it) best = one.expectedAccuracy } }
     val chosen = (accurate.take(SHORTLISTED / 2) + front.reversed()).take(SHORTLISTED)
     return (listOf(original) + others + chosen.map { it.subnet }).distinct()
-}
-
-/** The same with [prior] in the plans of all candidates, which were judged under it. */
-internal fun withPrior(found: SearchResult, prior: Prior?): SearchResult {
-    val pool = found.pool.map { it.copy(plan = it.plan.withPrior(prior)) }
-    return found.copy(best = pool.find { it.subnet == found.best?.subnet }, pool = pool)
-}
-
-/** [measure] with nothing loaded for [evaluator]. */
-private fun alone(measure: Measure, evaluator: PrefixTreeEvaluator): Measure = { subnets, asServed ->
-    evaluator.release()
-    measure(subnets, asServed)
-}
-
-/** [budget] with the memory cap as its limit, so that no subnet in pages fits; unless there are only such. */
-internal fun withinCap(supernet: Supernet, costs: CostModel, budget: Budget, capBytes: Long?): Budget {
-    if (capBytes == null) return budget
-    val capped = budget.copy(memoryMb = minOf(capBytes.toDouble() / MB, budget.memoryMb ?: Double.POSITIVE_INFINITY))
-    return if (capped.fitsMemory(costs.peakBytes(smallestSubnet(supernet, costs)))) capped else budget
 }
 
 // Wilson's interval at 95 %

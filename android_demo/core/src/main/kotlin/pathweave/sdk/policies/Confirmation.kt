@@ -36,7 +36,6 @@ private const val ABOUT_AS_LIKELY = 0.1 // of the largest probability
 private const val REPEATED = 2 // measurements of the full model, back to back and paced in turns
 private const val AT_ONCE = 3 // candidates measured together, beside the full model
 private const val MOST_TURNS = 8
-internal const val LOWER_AIMS = 3 // searches after the first one, each within a lower budget
 private const val CLIFF = 0.02 // expected accuracy below the best candidate, at which a lower aim is worth its time
 private const val MOST_SLOWDOWN = 4.0 // of a busy device; a profile that promises more than this is wrong
 private const val LEAST_MS = 1e-6

@@ -43,18 +43,18 @@ public interface AnswerTask {
     public fun compared(answers: Tensor): List<FloatArray>
 }
 
-private val TASKS: Map<String, (classes: Int) -> AnswerTask> = mapOf(
-    "classification" to ::Accuracy,
-    "segmentation" to ::MeanIoU,
-    "detection" to ::BoxesFound,
-    "multilabel" to ::LabelsFound,
-    "regression" to ::RelativeAgreement,
-    "embedding" to { _: Int -> Similarity },
-    "token_classification" to ::TokensRight,
+private val TASKS: Map<String, (classNames: List<String>) -> AnswerTask> = mapOf(
+    "classification" to { Accuracy(it.size) },
+    "segmentation" to { MeanIoU(it.size) },
+    "detection" to { BoxesFound(it.size) },
+    "multilabel" to { LabelsFound(it.size) },
+    "regression" to { RelativeAgreement(it.size) },
+    "embedding" to { Similarity },
+    "token_classification" to ::tokensTask,
 )
 
 /** The task that judges the answers of a bundle's model. */
-public fun answerTask(task: Task): AnswerTask = TASKS.getValue(task.kind)(task.classNames.size)
+public fun answerTask(task: Task): AnswerTask = TASKS.getValue(task.kind)(task.classNames)
 
 /** One class for each sample: logits [count, classes]. */
 internal class Accuracy(private val classes: Int) : AnswerTask {

@@ -4,6 +4,9 @@ package pathweave.sdk.tasks
 import pathweave.sdk.InputError
 import pathweave.sdk.numerics.Tensor
 
+private const val OUTSIDE = "O" // the class of words that belong to no span
+private const val MARKS = "BIESLU" // of IOB2, and of schemes that mark the end of a span and spans of one word too
+private const val CONTINUING = "IEL"
 private const val NO_CLASS = -1
 private const val COMPARED = 32 // first tokens of a text, whose logits are compared
 
@@ -11,7 +14,7 @@ private const val COMPARED = 32 // first tokens of a text, whose logits are comp
  * The share of tokens with the correct class: logits [count, classes, tokens], all equal at a token that a text does not
  * have. Answers at a shorter length leave out the last tokens, which then count as wrong.
  */
-internal class TokensRight(private val classes: Int) : AnswerTask {
+internal open class TokensRight(private val classes: Int) : AnswerTask {
     override val scoreName get() = "token accuracy"
 
     override fun check(targets: Targets, count: Int) {
@@ -52,7 +55,7 @@ internal class TokensRight(private val classes: Int) : AnswerTask {
     }
 
     /** The class of the largest logit of each token, the first of equals. */
-    private fun found(logits: FloatArray): IntArray {
+    protected fun found(logits: FloatArray): IntArray {
         val size = logits.size / classes
         return IntArray(size) { token ->
             var best = 0
@@ -61,3 +64,53 @@ internal class TokensRight(private val classes: Int) : AnswerTask {
         }
     }
 }
+
+/**
+ * F1 of the spans that tokens of one kind form, of models with a class O for tokens outside of them.
+ *
+ * Classes B-NAME and I-NAME begin and continue a span of NAME (IOB2, or with ends and spans of one word marked); other
+ * classes are spans of one token. A span counts if its tokens and its kind are those of the targets. Tokens that do not
+ * count are passed over. A text without spans, of which none are found, scores 1.
+ */
+internal class SpansFound(classNames: List<String>) : TokensRight(classNames.size) {
+    override val scoreName get() = "span F1"
+
+    private val outside = classNames.indexOf(OUTSIDE)
+    private val kinds = classNames.map { tagParts(it).second }
+    private val continues = classNames.map { name -> tagParts(name).first?.let { it in CONTINUING } ?: false }
+
+    override fun scores(answers: Tensor, targets: Targets): FloatArray {
+        val wanted = (targets as TokenTargets).classes
+        return flattened(answers).mapIndexed { text, logits ->
+            val found = found(logits)
+            val counted = wanted[text].indices.filter { wanted[text][it] >= 0 }
+            val there = spans(counted.map { wanted[text][it] })
+            val own = spans(counted.map { found.getOrElse(it) { outside } })
+            val both = there.size + own.size
+            if (both == 0) 1f else (2.0 * there.intersect(own).size / both).toFloat()
+        }.toFloatArray()
+    }
+
+    /** The tokens and the kind of each span. */
+    private fun spans(classes: List<Int>): Set<Pair<IntRange, String>> {
+        val spans = mutableSetOf<Pair<IntRange, String>>()
+        var from = 0
+        for (token in classes.indices) {
+            val (own, next) = classes[token] to classes.getOrNull(token + 1)
+            if (next != null && continues[next] && kinds[next] == kinds[own]) continue
+            if (kinds[own] != OUTSIDE) spans += from..token to kinds[own]
+            from = token + 1
+        }
+        return spans
+    }
+}
+
+/** The mark of a class, such as B or I, or null, and the kind of span that it names. */
+private fun tagParts(className: String): Pair<Char?, String> {
+    val isMarked = className.length > "B-".length && className[0] in MARKS && className[1] == '-'
+    return if (isMarked) className[0] to className.substring(2) else null to className
+}
+
+/** The task of a model with these classes: spans are judged where one of them is O, else tokens. */
+internal fun tokensTask(classNames: List<String>): AnswerTask =
+    if (OUTSIDE in classNames) SpansFound(classNames) else TokensRight(classNames.size)

@@ -27,7 +27,7 @@ private const val TOLERANCE = 1e-5
 class TaskContractTest {
     private val cases = Json.parseToJsonElement(File(Contract.repository, "tests/contract/tasks.json").readText())["cases"].items
 
-    private fun task(case: JsonElement) = answerTask(Task(case["kind"].text, List(case["classes"].int) { "$it" }))
+    private fun task(case: JsonElement) = answerTask(Task(case["kind"].text, case["classes"].items.map { it.text }))
 
     private fun floats(value: JsonElement) = FloatArray(value.items.size) { value.items[it].double.toFloat() }
 

@@ -1,4 +1,4 @@
-/** Evaluating subnets on private samples, and what stands in for labels. */
+/** Samples that choose and those that judge, what stands in for labels, and the prior over classes. */
 package pathweave.sdk.policies
 
 import kotlin.math.abs
@@ -7,37 +7,21 @@ import kotlin.math.ln
 import kotlin.math.sqrt
 import pathweave.sdk.UsageError
 import pathweave.sdk.data.Inputs
-import pathweave.sdk.data.SomeInputs
 import pathweave.sdk.data.searchPositions
 import pathweave.sdk.execution.LoadedSegments
-import pathweave.sdk.execution.PagedEdges
 import pathweave.sdk.execution.PlanSegment
 import pathweave.sdk.execution.Workspace
 import pathweave.sdk.execution.corrected
-import pathweave.sdk.execution.eachEdge
 import pathweave.sdk.execution.largestBatch
 import pathweave.sdk.numerics.Tensor
-import pathweave.sdk.policies.planning.PlanFront
-import pathweave.sdk.runtimes.LoadedStretch
-import pathweave.sdk.search.Candidate
 import pathweave.sdk.search.DEFAULT_STRATEGY
-import pathweave.sdk.search.PrefixTreeEvaluator
-import pathweave.sdk.search.Stopped
-import pathweave.sdk.supernet.CostModel
-import pathweave.sdk.supernet.Edge
-import pathweave.sdk.supernet.Goal
-import pathweave.sdk.supernet.Plan
-import pathweave.sdk.supernet.PlanCost
 import pathweave.sdk.supernet.Prior
-import pathweave.sdk.supernet.Supernet
-import pathweave.sdk.supernet.nbytes
 import pathweave.sdk.tasks.ClassTargets
 import pathweave.sdk.tasks.Targets
 import pathweave.sdk.tasks.answerTask
 import pathweave.sdk.tasks.flattened
 
 private const val SEARCH_S = 20.0
-private const val MOST_WORKERS = 4 // each needs working memory, and an app wants cores too
 
 /**
  * How to adapt. The defaults suit a few hundred private samples.
@@ -73,44 +57,6 @@ public data class AdaptationSettings(
 }
 
 /**
- * Evaluates subnets on the samples of [inputs] with [targets] at [positions].
- *
- * Batches are small where features are large. Under a memory cap, edges leave memory for others, features get at most
- * half of what the largest edge leaves, batches are as large as then fits, and one is evaluated at a time.
- */
-internal fun makeEvaluator(
-    workspace: Workspace,
-    costModel: CostModel,
-    settings: AdaptationSettings,
-    inputs: Inputs,
-    targets: Targets,
-    positions: List<Int>,
-): PrefixTreeEvaluator {
-    val (bundle, runtime, capBytes) = workspace
-    val cacheBytes = workspace.roomForFeatures(settings.cacheBytes)
-    var batch = batchWithin(bundle.supernet, settings)
-    var load: (Edge) -> LoadedStretch = { edge -> runtime.load(bundle.stretch(listOf(edge), anySize = true)) }
-    if (capBytes != null) {
-        val roomBytes = capBytes - cacheBytes
-        batch = largestBatch(bundle, eachEdge(bundle), roomBytes, wanted = batch)
-        load = PagedEdges(bundle, runtime, roomBytes, batch)::load
-    }
-    val (some, chosen) = SomeInputs(inputs, positions) to targets.at(positions)
-    val workers = if (capBytes != null) 1 else settings.workers ?: minOf(runtime.concurrency, MOST_WORKERS)
-    val task = answerTask(bundle.manifest.task)
-    return PrefixTreeEvaluator(bundle.supernet, load, some, chosen, costModel, batch, cacheBytes, workers, task)
-}
-
-/** The settings' batch, or half as many samples again and again until the tensors at a block's ends fit. */
-internal fun batchWithin(supernet: Supernet, settings: AdaptationSettings): Int {
-    val largestBytes = supernet.edges.filter { it.inputSize == null }.maxOf { edge ->
-        val (start, end) = supernet.ends(edge)
-        start.nbytes + end.nbytes
-    }
-    return generateSequence(settings.batch) { it / 2 }.first { it <= 1 || it * largestBytes <= settings.batchBytes }
-}
-
-/**
  * Positions of samples to search on, in random order, and to hold back; of each class alike.
  *
  * @throws UsageError the share to hold back does not lie between 0 and 1.
@@ -142,64 +88,6 @@ internal fun standIns(
     val prior = findPrior(flattened(answers), null, certainty?.temperature, certainty?.accuracy ?: 0.0)
     return task.standIn(corrected(answers, prior)) to prior
 }
-
-/**
- * Latencies of a plan on this device when nothing else runs, without preparing the image, which takes [prepareMs].
- *
- * [latencyMs]: of a subnet at the goal's percentile, and [medianMs] at the median; of exits the mean, and beside it
- * [withoutExitsMs], in turns. [intervalMs]: 95 % of [latencyMs]; [withinBudgetProbability]: that it keeps the goal's.
- * [fullMs]: of the full model in the same circumstances; under a memory cap without room for both, alone, and in pages if
- * need be. [slowdown]: of the device during the measurement, over quiet.
- */
-public data class Measured(
-    val latencyMs: Double,
-    val intervalMs: Pair<Double, Double>,
-    val medianMs: Double,
-    val withinBudgetProbability: Double,
-    val fullMs: Double,
-    val slowdown: Double,
-    val prepareMs: Double,
-    val withoutExitsMs: Double? = null,
-)
-
-/** The best plan of its kind; [misses]: the limits that it breaks, with what it has. */
-public data class Option(val plan: Plan, val cost: PlanCost, val misses: Map<String, Double> = emptyMap())
-
-/**
- * The one result of adapting. [goal]: with its latency in milliseconds.
- *
- * [expected]: on the samples that chose; [heldOut]: on the [judged] ones of all [samples] that did not, null without any,
- * and [fullAccuracy], the full model's on the same. [measured]: null of plans that ask, abstain or are no rival of others.
- * [byKind]: the best rival of each kind. [accuracyInterval]: 95 % of the accuracy on new samples like these. [considered]:
- * plans or subnets that were judged. [notes]: what could not be learned, and why. [pool]: the subnets of the search.
- */
-public data class Found(
-    val plan: Plan,
-    val goal: Goal,
-    val expected: PlanCost,
-    val heldOut: PlanCost?,
-    val measured: Measured?,
-    val byKind: Map<String, Option>,
-    val accuracyInterval: Pair<Double, Double>,
-    val fullAccuracy: Double?,
-    val samples: Int,
-    val judged: Int,
-    val considered: Int,
-    val seconds: Double,
-    val stopped: Stopped,
-    val notes: List<String>,
-    val pool: List<Candidate>,
-    /** What asking from exits spares per sample, by name. */
-    internal val saved: Map<String, Double> = emptyMap(),
-    /** Makes the plans for other networks; null without a server. */
-    internal val front: (() -> PlanFront)? = null,
-)
-
-/** What an adaptation is doing. */
-public enum class AdaptationStage { PROFILE, SEARCH, CONFIRM, JUDGE }
-
-/** How far a stage is: [share] of it, 0 to 1, and a short remark, which may be empty. */
-public data class AdaptationProgress(val stage: AdaptationStage, val share: Double, val note: String = "")
 
 /** Fewer samples give no prior. */
 public const val LEAST_SAMPLES: Int = 20
