@@ -46,9 +46,10 @@ def changes(changelog: str, version: str) -> str:
         SourcesError: there is none, it has no date, or it is empty.
     """
     headings = list(_HEADING.finditer(changelog))
-    for heading, following in zip(headings, [*headings[1:], None], strict=True):
+    ends = [heading.start() for heading in headings[1:]] + [len(changelog)]
+    for heading, end in zip(headings, ends, strict=False):  # without headings there is one end
         if heading[1] == version:
-            section = changelog[heading.end() : following.start() if following else None].strip()
+            section = changelog[heading.end() : end].strip()
             if not heading[2] or not section:
                 raise SourcesError(
                     f"the section of {version} in CHANGELOG.md has no {'text' if heading[2] else 'date'}"

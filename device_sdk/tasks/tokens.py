@@ -104,7 +104,7 @@ class SpansFound(TokensRight):
         return matched.sum(axis=1), there.sum(axis=1) + begins.sum(axis=1)
 
     def _spans(self, classes: Targets) -> tuple[Targets, Targets, Targets]:
-        """Where spans begin, for each token the end of the span that is next, and its kind; each [count, tokens]."""
+        """A mask of tokens that begin a span, for each token the next end of a span, and its kind; each [count, tokens]."""
         kinds, continues = self._kinds[classes], self._continues[classes]
         continues[:, 0] = False
         continues[:, 1:] &= kinds[:, 1:] == kinds[:, :-1]

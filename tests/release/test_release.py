@@ -1,9 +1,10 @@
-"""A dry run of a release: what it builds from the commit, and that the wheel answers in a bare environment."""
+"""A release of a clone: what it builds from the commit, its tag, and that the wheel answers in a bare environment."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -22,15 +23,42 @@ VERSION = version_of(ROOT)
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a dry run."""
+    """The folder ``dist`` of a clone that is tagged: its changelog has a dated section, and nothing else is new."""
     for module in ("build", "cyclonedx"):
         pytest.importorskip(module, reason="needs the extra: pip install 'pathweave[dev]'")
-    out = tmp_path_factory.mktemp("release") / "dist"
-    command = [sys.executable, "-m", "release", "--out", str(out), "--url", "https://code.example.org/pathweave"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    clone = tmp_path_factory.mktemp("release") / "clone"
+    git(ROOT, "clone", "--quiet", str(ROOT), str(clone))
+    changelog = clone / "CHANGELOG.md"
+    if f"[{VERSION}]" not in changelog.read_text():
+        changelog.write_text(changelog.read_text().replace("## [Unreleased]", f"## [{VERSION}] - 2026-01-31", 1))
+        git(clone, "commit", "--quiet", "--all", "--message", VERSION)
+    done = release(clone, "--tag", "--no-checks", "--url", "https://code.example.org/pathweave")
     assert done.returncode == 0, done.stderr
-    assert f"v{VERSION} was not made" in done.stdout
-    return out
+    return clone / "dist"
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """Output of git, whose commits and tags are by a made-up committer."""
+    identity = ("-c", "user.name=test", "-c", "user.email=test@example.org")
+    return subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def release(clone: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """``python -m release`` of the clone's own code."""
+    names = [f"GIT_{who}_{what}" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")]
+    environment = os.environ | dict.fromkeys(names, "test@example.org") | {"PYTHONPATH": str(clone)}
+    command = [sys.executable, "-m", "release", *arguments]
+    return subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def test_the_tag_says_what_changed_and_is_made_once(released: Path) -> None:
+    clone = released.parent
+    message = git(clone, "tag", "--list", "--format=%(contents)", f"v{VERSION}")
+    assert message.startswith(f"Pathweave {VERSION}\n\n#")
+    again = release(clone, "--tag", "--no-checks", "--out", "again")
+    assert again.returncode == 1
+    assert f"v{VERSION} is there already" in again.stderr
+    assert "would stop: no address of the sources" in release(clone, "--out", "dry").stdout
 
 
 def test_sums_are_those_of_all_that_was_built(released: Path) -> None:

@@ -31,3 +31,8 @@ def test_the_section_of_a_version_ends_at_the_next() -> None:
 def test_a_version_without_a_dated_section_is_not_released(version: str, said: str) -> None:
     with pytest.raises(SourcesError, match=said):
         changes(CHANGELOG, version)
+
+
+def test_a_changelog_without_sections_releases_nothing() -> None:
+    with pytest.raises(SourcesError, match="has no section"):
+        changes("# Changelog\n", "1.0.0")
