@@ -22,7 +22,7 @@ from device_sdk.commands.command_options import (
     server_model_option,
     token_option,
 )
-from device_sdk.commands.found_in_samples import FOUND, found_text
+from device_sdk.commands.found_in_samples import found_in, found_text
 from device_sdk.errors import DataError, RefusedError, TransferError, UsageError
 from device_sdk.session.answer import ABSTAINED, SUBNET
 
@@ -145,9 +145,9 @@ def _classify(model: AdaptiveModel, path: Path, deadline_ms: float | None) -> di
     task, preprocessing = manifest.task, manifest.preprocessing
     sample = KINDS[kind_name(preprocessing)].read(path, preprocessing)
     answer = model(sample, deadline_ms=deadline_ms)
-    if task.kind in FOUND:
+    if task.kind != "classification":
         preparer = preparer_of(preprocessing, manifest.cut_points[0].tensors[0].shape, model.bundle.read_blob)
-        found = FOUND[task.kind](answer.output, task, sample, preparer)
+        found = found_in(answer, sample, preparer)
         return {"image": str(path), "found": found, "source": answer.source[0], "latency_ms": answer.latency_ms}
     return {
         "image": str(path),

@@ -120,8 +120,8 @@ class AdaptiveModel:
         self._pool = LiveKeeper(self._state, self._in_use, self.log)
         self._network = NetworkKeeper(self._in_use, self._answers)
         self._choosing = Choosing(self._state, self._in_use, self._samples, self._answers, self.log)
-        self._class_names = bundle.manifest.task.class_names
-        self._timed = TimedAnswers(self._in_use, self._class_names)
+        self._task = bundle.manifest.task
+        self._timed = TimedAnswers(self._in_use, self._task)
         self.exits = Exits(
             state_folder,
             self._state,
@@ -546,7 +546,7 @@ class AdaptiveModel:
         if active.times is not None and source == (SUBNET,):  # the time of exits and servers is not the subnet's
             active.times.record(latency_ms)
         self.live.note(output, active.plan.class_prior)
-        return Answer(output, source, latency_ms, self._class_names, active.plan)
+        return Answer(output, source, latency_ms, self._task, active.plan)
 
     def close(self) -> None:
         """Free the model, once the calls in progress have ended; answering then raises ClosedError.

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.bundles.manifest import Task
 from device_sdk.errors import NoAnswerYetError
 from device_sdk.runtimes.port import Array, StopSignal
 from device_sdk.supernet.deciders.port import confidence
 from device_sdk.supernet.plan import Plan
+from device_sdk.tasks import answer_task
+from device_sdk.tasks.port import Prediction
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -27,17 +30,17 @@ SUBNET, SERVER, FALLBACK, ABSTAINED, CASCADE = "subnet", "server", "fallback", "
 class Answer:
     """The answer to a batch (a single image is a batch of one).
 
-    ``output``: logits [batch, classes]; ``source``: where each answer comes from: ``exit <id>``, ``subnet``,
-    ``cascade`` (its second path), ``server``, ``fallback`` (the subnet or an exit in place of a server that did not
-    answer) or ``abstained`` (the plan gives no answer; the logits are the subnet's, or no numbers where nothing was
-    computed); ``latency_ms``: of running the plan, without the preparation of raw images, but for that of a cascade's
-    second path; ``plan``: the one that ran.
+    ``output``: logits [batch, classes], or what else ``task`` says; ``source``: where each answer comes from:
+    ``exit <id>``, ``subnet``, ``cascade`` (its second path), ``server``, ``fallback`` (the subnet or an exit in place
+    of a server that did not answer) or ``abstained`` (the plan gives no answer; the logits are the subnet's, or no
+    numbers where nothing was computed); ``latency_ms``: of running the plan, without the preparation of raw images,
+    but for that of a cascade's second path; ``plan``: the one that ran.
     """
 
     output: Array
     source: tuple[str, ...]
     latency_ms: float
-    class_names: tuple[str, ...]
+    task: Task
     plan: Plan
 
     @cached_property
@@ -53,14 +56,25 @@ class Answer:
         None where the plan abstained, where the logits are not numbers (a damaged input, or an overflow), and for
         tasks whose answer is no class.
         """
-        if self.output.ndim != 2 or not self.class_names:
+        if self.task.kind != "classification":
             return (None,) * len(self.output)
-        named = [self.class_names[index] for index in self.output.argmax(axis=1)]
+        named = [self.task.class_names[index] for index in self.output.argmax(axis=1)]
         given = [
             source != ABSTAINED and bool(known)
             for source, known in zip(self.source, np.isfinite(self.confidence), strict=True)
         ]
         return tuple(name if has else None for name, has in zip(named, given, strict=True))
+
+    @cached_property
+    def predictions(self) -> tuple[tuple[Prediction, ...], ...]:
+        """What the answer says about each sample, by its task.
+
+        The class of classification; the labels that are there, the surest first; numbers by name; the boxes that are
+        left of those that overlap, the surest first; the classes of a map's pixels with their shares; spans of tokens.
+        None of embeddings, whose answer is the vector, and where the plan abstained.
+        """
+        found = answer_task(self.task).predictions(self.output, self.task.class_names)
+        return tuple(() if source == ABSTAINED else one for source, one in zip(self.source, found, strict=True))
 
 
 Run = Callable[[StopSignal, Callable[[Answer], None]], None]

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from device_sdk.bundles.manifest import Task
 from device_sdk.errors import InfeasibleDeadlineError, PathweaveError, UsageError
 from device_sdk.execution.outcome import Outcome
 from device_sdk.execution.plan_in_use import Active, PlanInUse
@@ -87,8 +88,8 @@ _LIVE_CALLS = 5  # whose median says how slow the device is
 class TimedAnswers:
     """Runs the plan in use with a deadline, or until it is stopped. Nothing is sent to a server."""
 
-    def __init__(self, in_use: PlanInUse, class_names: tuple[str, ...]) -> None:
-        self._in_use, self._class_names = in_use, class_names
+    def __init__(self, in_use: PlanInUse, task: Task) -> None:
+        self._in_use, self._task = in_use, task
         self._alarm = Alarm()
         self._lock = threading.Lock()  # guards the next
         self._measure_again_s = 0.0
@@ -191,7 +192,7 @@ class TimedAnswers:
 
     def _answer(self, plan: Plan, outcome: Outcome, started_s: float) -> Answer:
         latency_ms = (time.perf_counter() - started_s) * 1e3
-        return Answer(outcome.output, _sources(plan, outcome), latency_ms, self._class_names, plan)
+        return Answer(outcome.output, _sources(plan, outcome), latency_ms, self._task, plan)
 
 
 class _Steps:

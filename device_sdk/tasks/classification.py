@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from device_sdk.errors import InputError
 from device_sdk.runtimes.port import Array
+from device_sdk.supernet.deciders.port import confidence
 from device_sdk.tasks.margins import Floats, label_margins, margin_scale
-from device_sdk.tasks.port import Scores, Targets, integers
+from device_sdk.tasks.port import Prediction, Predictions, Scores, Targets, integers
 
 
 class Accuracy:
@@ -50,6 +52,15 @@ class Accuracy:
     def stand_in(self, answers: Array) -> Targets:
         """See the port."""
         return np.asarray(answers.argmax(axis=-1))
+
+    def predictions(self, answers: Array, class_names: Sequence[str]) -> Predictions:
+        """See the port: the most probable class; none where logits are not numbers."""
+        with np.errstate(invalid="ignore"):  # infinite logits
+            certain = confidence(answers)
+        return [
+            (Prediction(class_names[at], float(sure)),) if np.isfinite(sure) else ()
+            for at, sure in zip(answers.argmax(axis=1), certain, strict=True)
+        ]
 
     def compared(self, answers: Array) -> Array:
         """See the port: logits shifted to a mean of 0, which leaves the probabilities unchanged."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from device_sdk.errors import InputError
 from device_sdk.runtimes.port import Array
-from device_sdk.tasks.port import ScoredAlone, Scores, Targets, compared_places
+from device_sdk.tasks.port import Prediction, Predictions, ScoredAlone, Scores, Targets, compared_places, logistic
 
 _SIDES = 4  # channels of a detector's answer behind its classes
 _OVERLAP = 0.5  # intersection over union of the same box
 _MOST_BOXES = 100  # of one image that stand in
+_SURE = 1 + _SIDES  # place of the logit in a row of what is found, behind class and sides
 
 
 class BoxesFound(ScoredAlone):
@@ -52,7 +55,18 @@ class BoxesFound(ScoredAlone):
     def scores(self, answers: Array, targets: Targets) -> Scores:
         """See the port: 2 · matched / (found + there), of boxes that match one to one, the surest first."""
         boxes, logits = boxes_of(answers), answers[:, :-_SIDES]
-        return np.array([_f1(_surest(*one), own) for *one, own in zip(logits, boxes, targets, strict=True)], np.float32)
+        found = (_surest(*one)[:, :_SURE] for one in zip(logits, boxes, strict=True))
+        return np.array([_f1(one, own) for one, own in zip(found, targets, strict=True)], np.float32)
+
+    def predictions(self, answers: Array, class_names: Sequence[str]) -> Predictions:
+        """See the port: the boxes, the surest first; of those of a class that overlap, the surest."""
+        return [
+            tuple(
+                Prediction(class_names[int(row[0])], float(logistic(row[_SURE])), box=_box(row))
+                for row in _surest(answer, boxes)
+            )
+            for answer, boxes in zip(answers[:, :-_SIDES], boxes_of(answers), strict=True)
+        ]
 
     def compared(self, answers: Array) -> Array:
         """See the port."""
@@ -62,9 +76,14 @@ class BoxesFound(ScoredAlone):
         """See the port. Of boxes of a class that overlap, the surest stands."""
         found = np.full((len(answers), _MOST_BOXES, 5), -1.0, dtype=np.float32)
         for answer, boxes, own in zip(answers[:, :-_SIDES], boxes_of(answers), found, strict=True):
-            kept = _surest(answer, boxes)
+            kept = _surest(answer, boxes)[:, :_SURE]
             own[: len(kept)] = kept
         return found
+
+
+def _box(row: Array) -> tuple[float, float, float, float]:
+    left, top, right, bottom = row[1:_SURE].tolist()
+    return left, top, right, bottom
 
 
 def boxes_of(answers: Array) -> Array:
@@ -101,14 +120,18 @@ def _f1(found: Array, targets: Targets) -> float:
 
 
 def _surest(logits: Array, boxes: Array) -> Array:
-    """At most ``_MOST_BOXES`` boxes [found, 5] of one answer, without those that overlap a surer one of their class."""
+    """At most ``_MOST_BOXES`` boxes of one answer, without those that overlap a surer one of their class.
+
+    [found, 6]: class, sides, logit; the surest first.
+    """
     classes, sure = logits.argmax(axis=0).ravel(), logits.max(axis=0).ravel()
     order = np.argsort(-sure, kind="stable")
     order = order[sure[order] > 0]
-    left = np.concatenate([classes[None, order], boxes.reshape(_SIDES, -1)[:, order]]).T.astype(np.float32)
+    rows = [classes[None, order], boxes.reshape(_SIDES, -1)[:, order], sure[None, order]]
+    left = np.concatenate(rows).T.astype(np.float32)
     kept: list[Array] = []
     while len(left) and len(kept) < _MOST_BOXES:
         first, left = left[0], left[1:]
         kept.append(first)
-        left = left[(left[:, 0] != first[0]) | (overlap(left[:, 1:], first[1:]) < _OVERLAP)]
-    return np.stack(kept) if kept else np.zeros((0, 5), dtype=np.float32)
+        left = left[(left[:, 0] != first[0]) | (overlap(left[:, 1:_SURE], first[1:_SURE]) < _OVERLAP)]
+    return np.stack(kept) if kept else np.zeros((0, _SURE + 1), dtype=np.float32)

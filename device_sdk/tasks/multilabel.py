@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from device_sdk.errors import InputError
 from device_sdk.runtimes.port import Array
-from device_sdk.tasks.port import ScoredAlone, Scores, Targets, integers
+from device_sdk.tasks.port import Prediction, Predictions, ScoredAlone, Scores, Targets, integers, logistic
 
 
 class LabelsFound(ScoredAlone):
@@ -39,6 +41,17 @@ class LabelsFound(ScoredAlone):
     def stand_in(self, answers: Array) -> Targets:
         """See the port."""
         return np.asarray(answers > 0, dtype=np.int64)
+
+    def predictions(self, answers: Array, class_names: Sequence[str]) -> Predictions:
+        """See the port: the labels that are there, the surest first."""
+        return [
+            tuple(
+                Prediction(class_names[at], float(logistic(row[at])))
+                for at in np.argsort(-row, kind="stable")
+                if row[at] > 0
+            )
+            for row in answers
+        ]
 
     def compared(self, answers: Array) -> Array:
         """See the port."""

@@ -6,6 +6,8 @@ Without targets, the answers of the model as it is stand in, so that a score is 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -17,6 +19,27 @@ from device_sdk.tasks.margins import Floats, score_margins
 
 Targets = npt.NDArray[Any]
 Scores = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One thing that an answer says about a sample: ``label``, and what its task has of the others.
+
+    ``confidence``: a probability, of a class, a label or a box; ``share``: of a map's pixels, 0 to 1; ``value``: a
+    number; ``box``: left, top, right and bottom in shares of the image; ``tokens``: the first of a span, and the one
+    behind it.
+    """
+
+    label: str
+    confidence: float | None = None
+    share: float | None = None
+    value: float | None = None
+    box: tuple[float, float, float, float] | None = None
+    tokens: tuple[int, int] | None = None
+
+
+Predictions = list[tuple[Prediction, ...]]
+"""Of each sample."""
 
 
 class AnswerTask(Protocol):
@@ -46,6 +69,9 @@ class AnswerTask(Protocol):
 
     def stand_in(self, answers: Array) -> Targets:
         """Targets that these answers meet."""
+
+    def predictions(self, answers: Array, class_names: Sequence[str]) -> Predictions:
+        """What each answer says; none where it says nothing."""
 
     def compared(self, answers: Array) -> Array:
         """Values [count, values] whose distances say how much two answers differ."""
@@ -82,6 +108,11 @@ def integers(targets: object, shape: tuple[int | None, ...], what: str) -> npt.N
     if not fits or array.dtype.kind not in "iu":
         raise InputError(f"{what}, got {array.dtype} {array.shape}")
     return array.astype(np.int64)
+
+
+def logistic(logits: Array) -> Array:
+    """1 / (1 + e^−x), element by element."""
+    return np.asarray(1 / (1 + np.exp(-logits.astype(np.float64))))
 
 
 _PLACES = 16  # along each side of a map that are compared; of a smaller map some are the same

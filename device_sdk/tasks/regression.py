@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from device_sdk.errors import InputError
 from device_sdk.runtimes.port import Array
-from device_sdk.tasks.port import ScoredAlone, Scores, Targets
+from device_sdk.tasks.port import Prediction, Predictions, ScoredAlone, Scores, Targets
 
 _TINY = 1e-12  # of two values that are 0 alike
 
@@ -42,6 +44,13 @@ class RelativeAgreement(ScoredAlone):
     def stand_in(self, answers: Array) -> Targets:
         """See the port."""
         return np.array(answers)
+
+    def predictions(self, answers: Array, class_names: Sequence[str]) -> Predictions:
+        """See the port: the numbers, in their order."""
+        return [
+            tuple(Prediction(name, value=float(one)) for name, one in zip(class_names, row, strict=True))
+            for row in answers
+        ]
 
     def compared(self, answers: Array) -> Array:
         """See the port."""

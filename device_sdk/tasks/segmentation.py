@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from device_sdk.data.unlabelled import IGNORED
 from device_sdk.errors import InputError
 from device_sdk.runtimes.port import Array
-from device_sdk.tasks.port import ScoredAlone, Scores, Targets, compared_places, integers, spread
+from device_sdk.tasks.port import (
+    Prediction,
+    Predictions,
+    ScoredAlone,
+    Scores,
+    Targets,
+    compared_places,
+    integers,
+    spread,
+)
 
 _MOST_POINTS = 64  # along each side of a map, of those by which one sample is scored
 
@@ -62,6 +73,15 @@ class MeanIoU(ScoredAlone):
     def stand_in(self, answers: Array) -> Targets:
         """See the port."""
         return np.asarray(answers.argmax(axis=1))
+
+    def predictions(self, answers: Array, class_names: Sequence[str]) -> Predictions:
+        """See the port: the classes of the pixels, the largest first."""
+        found: Predictions = []
+        for classes in answers.argmax(axis=1):
+            shares = np.bincount(classes.ravel(), minlength=len(class_names)) / classes.size
+            order = np.argsort(-shares, kind="stable")
+            found.append(tuple(Prediction(class_names[at], share=float(shares[at])) for at in order if shares[at] > 0))
+        return found
 
     def compared(self, answers: Array) -> Array:
         """See the port."""

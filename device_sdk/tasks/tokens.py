@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from device_sdk.data.unlabelled import NO_CLASS
 from device_sdk.errors import InputError
 from device_sdk.runtimes.port import Array
-from device_sdk.tasks.port import AnswerTask, ScoredAlone, Scores, Targets, integers
+from device_sdk.tasks.port import AnswerTask, Prediction, Predictions, ScoredAlone, Scores, Targets, integers
 
 OUTSIDE = "O"
 """The class of words that belong to no span."""
@@ -53,6 +54,13 @@ class TokensRight(ScoredAlone):
         """See the port."""
         is_token = answers.max(axis=1) > answers.min(axis=1)
         return np.where(is_token, answers.argmax(axis=1), NO_CLASS)
+
+    def predictions(self, answers: Array, class_names: Sequence[str]) -> Predictions:
+        """See the port: spans; where no class is O, the class of each token, marks of the tokenizer included."""
+        return [
+            tuple(Prediction(kind, tokens=(first, end)) for first, end, kind in token_spans(class_names, classes))
+            for classes in self.stand_in(answers)
+        ]
 
     def compared(self, answers: Array) -> Array:
         """See the port: the logits of the first tokens, each token's centred to a mean of 0; as many at any length."""
@@ -104,7 +112,7 @@ class SpansFound(TokensRight):
         return matched.sum(axis=1), there.sum(axis=1) + begins.sum(axis=1)
 
     def _spans(self, classes: Targets) -> tuple[Targets, Targets, Targets]:
-        """A mask of tokens that begin a span, for each token the next end of a span, and its kind; each [count, tokens]."""
+        """A mask of tokens that begin a span, and for each token the next end of a span, and its kind."""
         kinds, continues = self._kinds[classes], self._continues[classes]
         continues[:, 0] = False
         continues[:, 1:] &= kinds[:, 1:] == kinds[:, :-1]
@@ -123,10 +131,23 @@ def tag_parts(class_name: str) -> tuple[str, str]:
     return "", class_name
 
 
-def begins_span(class_name: str, kind_before: str | None) -> bool:
-    """True if a token of the class does not belong to the span of ``kind_before``, that of the token before it."""
-    mark, kind = tag_parts(class_name)
-    return not mark or mark not in _CONTINUING or kind != kind_before
+def token_spans(
+    class_names: Sequence[str], classes: Targets, joined: npt.NDArray[np.bool_] | None = None
+) -> list[tuple[int, int, str]]:
+    """The spans of one text: their first token, the one behind them, and their kind.
+
+    ``classes`` [tokens]: below 0 for what is no token. ``joined``: tokens that continue the word of the one before, and
+    belong to its span whatever their class is.
+    """
+    found: list[tuple[int, int, str]] = []
+    for at in np.flatnonzero(classes >= 0).tolist():
+        mark, kind = tag_parts(class_names[classes[at]])
+        continues = bool(mark) and mark in _CONTINUING and bool(found) and kind == found[-1][2]
+        if found and (continues or (joined is not None and joined[at])):
+            found[-1] = (found[-1][0], at + 1, found[-1][2])
+        else:
+            found.append((at, at + 1, kind))
+    return [one for one in found if one[2] != OUTSIDE]
 
 
 def tokens_task(class_names: Sequence[str]) -> AnswerTask:

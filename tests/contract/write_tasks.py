@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def main(target: Path) -> None:
         case("classification", 4, drawn(1, (12, 4)), integers(2, (12,), 4)),
         case("multilabel", 5, drawn(3, (12, 5)), integers(4, (12, 5), 2)),
         case("regression", 3, drawn(5, (9, 3)), drawn(6, (9, 3))),
-        case("embedding", 0, drawn(7, (9, 6)), drawn(8, (9, 6))),
+        case("embedding", (), drawn(7, (9, 6)), drawn(8, (9, 6))),
         case("segmentation", 3, drawn(9, (4, 3, 5, 7)), maps(10, (4, 5, 7), 3)),
         case("segmentation", 3, drawn(11, (3, 3, 4, 6)), maps(12, (3, 11, 9), 3)),
         case("segmentation", 2, drawn(13, (2, 2, 9, 8)), maps(14, (2, 70, 80), 2)),
@@ -118,6 +119,7 @@ def case(kind: str, classes: int | Sequence[str], answers: Array, targets: Targe
         "margins": margins.tolist(),
         "scale": task.margin_scale(margins.astype(np.float64), len(answers)),
         "compared": [np.asarray(one).ravel().tolist() for one in task.compared(answers)],
+        "predictions": [[asdict(one) for one in found] for found in task.predictions(answers, names)],
         "stand_in": described(kind, task.stand_in(answers)),
     }
 

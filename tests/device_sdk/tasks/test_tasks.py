@@ -12,9 +12,10 @@ from device_sdk.tasks.detection import BoxesFound
 from device_sdk.tasks.embedding import Similarity
 from device_sdk.tasks.margins import by_margin
 from device_sdk.tasks.multilabel import LabelsFound
+from device_sdk.tasks.port import Prediction
 from device_sdk.tasks.regression import RelativeAgreement
 from device_sdk.tasks.segmentation import MeanIoU, interpolated
-from device_sdk.tasks.tokens import SpansFound, TokensRight, tag_parts
+from device_sdk.tasks.tokens import SpansFound, TokensRight, tag_parts, token_spans
 
 NAMES = ("a", "b", "c")
 
@@ -320,3 +321,48 @@ def test_spans_are_judged_of_models_with_a_class_for_what_is_outside():
 )
 def test_marks_are_told_from_names(name, parts):
     assert tag_parts(name) == parts
+
+
+def test_predictions_say_what_was_found():
+    assert Accuracy(2).predictions(np.array([[0.0, 2.0], [np.nan, 1.0]], np.float32), "ab") == [
+        (Prediction("b", pytest.approx(0.880797)),),
+        (),
+    ]
+    assert LabelsFound(3).predictions(np.array([[1.0, -1.0, 2.0]]), "abc") == [
+        (Prediction("c", pytest.approx(0.880797)), Prediction("a", pytest.approx(0.731059)))
+    ]
+    assert RelativeAgreement(2).predictions(np.array([[0.5, -2.0]]), "ab") == [
+        (Prediction("a", value=0.5), Prediction("b", value=-2.0))
+    ]
+    assert Similarity(0).predictions(np.ones((2, 3)), ()) == [(), ()]
+    found = MeanIoU(3).predictions(logits_of(maps([0, 2], [2, 2])), "abc")
+    assert found[0] == (Prediction("c", share=0.75), Prediction("a", share=0.25))
+
+
+def test_a_predicted_box_is_the_surest_of_those_that_overlap():
+    answer = detections((0, 0.1, 0.1, 0.6, 0.6), (2, 0.7, 0.7, 0.9, 0.9))
+    answer[0, :, 0, 1] = answer[0, :, 1, 1]
+    answer[0, 0, 0, 1] = 2.0
+    answer[0, 3:, 0, 1] = np.log([0.2, 0.1, 0.3, 0.5])
+    answer[0, 2, 3, 3] = 1.0
+    [found] = BoxesFound(3).predictions(answer, "abc")
+    assert [(one.label, one.confidence) for one in found] == [
+        ("a", pytest.approx(0.952574)),
+        ("c", pytest.approx(0.731059)),
+    ]
+    np.testing.assert_allclose(found[1].box, [0.7, 0.7, 0.9, 0.9], atol=1e-6)
+
+
+def test_spans_and_tokens_are_predicted_with_their_places():
+    task, answers = SpansFound(TAGS), np.zeros((1, 6, 6), dtype=np.float32)
+    answers[0, [OUT, PER, MORE_PER, OTHER, OUT], np.arange(5)] = 1
+    assert task.predictions(answers, TAGS) == [
+        (Prediction("per", tokens=(1, 3)), Prediction("other-kind", tokens=(3, 4)))
+    ]
+    [found] = TokensRight(6).predictions(answers, tuple("abcdef"))
+    assert [one.label for one in found] == ["a", "b", "c", "f", "a"]
+
+
+def test_a_word_belongs_to_the_span_of_its_first_token():
+    classes, joined = np.array([-1, PER, OUT, ORG, ORG, -1]), np.array([False, False, True, False, True, False])
+    assert token_spans(TAGS, classes, joined) == [(1, 3, "per"), (3, 5, "org")]

@@ -5,7 +5,6 @@ import android.graphics.Typeface
 import android.graphics.drawable.BitmapDrawable
 import android.view.View
 import android.widget.ImageView
-import pathweave.sdk.data.Image
 
 private const val PICTURE_DP = 200
 private const val COARSE = 64 // pixels; smaller pictures show their pixels instead of a blur
@@ -41,7 +40,7 @@ class LiveScreen(
     }
     private val anytime = mode.switch(R.string.anytime) { app.setMode(app.state.value.mode.copy(anytime = it)) }
     private val plan = mode.help()
-    private var shown: Image? = null
+    private var shown: Classified? = null
 
     init {
         column.card(R.string.answer_title) { add(answer.view) }
@@ -95,18 +94,26 @@ class LiveScreen(
         label.textSize = if (last == null) TEXT_SP else ANSWER_SP
         source.setVisible(last != null)
         if (last != null) {
-            source.say(activity.words(R.string.answer, percent(last.confidence), last.source, activity.number(last.latencyMs)))
+            source.say(answerWords(last))
             picture.contentDescription = activity.words(R.string.picture_described, label.text)
         }
-        showPicture(last?.image)
+        showPicture(last)
     }
 
-    private fun showPicture(image: Image?) {
-        picture.setVisible(image != null)
-        if (image === shown) return
-        shown = image
-        val drawn = image?.let { BitmapDrawable(activity.resources, bitmapOf(it)) }
-        drawn?.isFilterBitmap = minOf(image.size.height, image.size.width) >= COARSE
+    private fun answerWords(last: Classified): String {
+        val latency = activity.number(last.latencyMs)
+        val confidence = last.confidence ?: return activity.words(R.string.answer_of, last.source, latency)
+        return activity.words(R.string.answer, percent(confidence), last.source, latency)
+    }
+
+    private fun showPicture(last: Classified?) {
+        picture.setVisible(last != null)
+        if (last === shown) return
+        shown = last
+        val size = last?.image?.size
+        val accent = Palette.of(activity).accent
+        val drawn = last?.let { BitmapDrawable(activity.resources, withBoxes(bitmapOf(it.image), it.boxes, accent)) }
+        drawn?.isFilterBitmap = size != null && minOf(size.height, size.width) >= COARSE
         picture.setImageDrawable(drawn)
     }
 

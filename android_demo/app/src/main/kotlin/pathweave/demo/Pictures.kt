@@ -3,8 +3,10 @@ package pathweave.demo
 import android.content.ContentResolver
 import android.graphics.Bitmap
 import android.graphics.BitmapFactory
+import android.graphics.Canvas
 import android.graphics.Color
 import android.graphics.Matrix
+import android.graphics.Paint
 import android.media.ExifInterface
 import android.net.Uri
 import java.io.ByteArrayOutputStream
@@ -12,6 +14,7 @@ import java.io.IOException
 import java.io.InputStream
 import pathweave.sdk.data.Image
 import pathweave.sdk.supernet.SampleSize
+import pathweave.sdk.tasks.ObjectBox
 
 /** Pixels; a photo is decoded at about this size, however large it is. */
 const val PHOTO_SIDE: Int = 2048
@@ -20,6 +23,7 @@ const val PHOTO_SIDE: Int = 2048
 const val SAMPLE_SIDE: Int = 512
 
 private const val CHANNELS = 3
+private const val LINES = 100f // widths of a box's line that a picture has room for
 
 /** The image at [uri], upright, its longer side at most about twice [side]. */
 fun readPicture(resolver: ContentResolver, uri: Uri, unreadable: String, side: Int): Bitmap {
@@ -73,6 +77,21 @@ fun jpegOf(image: Image, quality: Int): ByteArray {
     val encoded = ByteArrayOutputStream()
     bitmapOf(image).compress(Bitmap.CompressFormat.JPEG, quality, encoded)
     return encoded.toByteArray()
+}
+
+/** [picture] with [boxes] in this [colour]. */
+fun withBoxes(picture: Bitmap, boxes: List<ObjectBox>, colour: Int): Bitmap {
+    if (boxes.isEmpty()) return picture
+    val drawn = picture.copy(Bitmap.Config.ARGB_8888, true)
+    val (width, height) = drawn.width.toFloat() to drawn.height.toFloat()
+    val line = Paint().apply {
+        color = colour
+        style = Paint.Style.STROKE
+        strokeWidth = maxOf(1f, minOf(width, height) / LINES)
+    }
+    val canvas = Canvas(drawn)
+    for (box in boxes) canvas.drawRect(box.left * width, box.top * height, box.right * width, box.bottom * height, line)
+    return drawn
 }
 
 /** [image], of one channel or three, for the screen. */

@@ -20,16 +20,26 @@ object Reference {
     /** As it is: signed, and it takes no other images. */
     val signed = File(contract, "bundle")
 
+    /** The same with a map of the classes as its answer. */
+    val maps = File(contract, "maps")
+
     /** Unsigned, and resizing images of any size, as bundles for a camera do. */
-    val folder: File by lazy {
+    val folder: File by lazy { unsigned { it.replaceFirst("\"resize\": null", "\"resize\": [2, 2]") } }
+
+    /** A model of prepared values. */
+    val prepared: File by lazy {
+        unsigned { it.replaceFirst(Regex("\"preprocessing\": \\{[^}]*\\}"), "\"preprocessing\": {\"kind\": \"tensor\"}") }
+    }
+
+    private fun unsigned(change: (String) -> String): File {
         val copy = createTempDirectory("reference").toFile()
         Runtime.getRuntime().addShutdownHook(thread(start = false) { copy.deleteRecursively() })
         signed.copyRecursively(copy)
         File(copy, "manifest.sig").delete()
         val manifest = File(copy, "manifest.json")
-        val resizing = manifest.readText().replaceFirst("\"resize\": null", "\"resize\": [2, 2]")
-        check("\"resize\": [2, 2]" in resizing)
-        copy.also { manifest.writeText(resizing) }
+        val (before, after) = manifest.readText().let { it to change(it) }
+        check(after != before)
+        return copy.also { manifest.writeText(after) }
     }
     val key: String = Regex("-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----\\\\n")
         .find(File(contract, "vectors.json").readText())!!.value.replace("\\n", "\n")

@@ -107,7 +107,7 @@ class AppModel(
         model?.close()
         model = opened
         device.memory?.let { opened.live.start(Signal.MEMORY, pressure = it) }
-        pictures = PrivatePictures(opened.bundle.manifest.task.classNames)
+        pictures = PrivatePictures(labelsOf(opened))
         state.change { it.with(found, fromServer = source !is BundleSource.Folder) }
         connect(opened)
         watch(opened)
@@ -143,7 +143,7 @@ class AppModel(
 
     /** Forgets the pictures. */
     fun clearPictures(): Job = begin(busy = null) {
-        pictures = PrivatePictures(requireModel().bundle.manifest.task.classNames)
+        pictures = PrivatePictures(labelsOf(requireModel()))
         showPictures(notice = null)
     }
 
@@ -228,6 +228,8 @@ class AppModel(
     }
 
     private suspend fun askNow(current: AdaptiveModel) {
+        val task = current.bundle.manifest.task
+        if (!task.classifies) throw UsageError("only classifiers ask a server; this model is for ${task.kind}", "answer here")
         val server = bundles.serverModel(jpegFor(current))
             ?: throw UsageError("there is no server to ask", "open a bundle from a server, and go online")
         val samples = pictures.samples()
@@ -272,8 +274,9 @@ class AppModel(
     /** Classifies the picture that [read] decodes, as the mode says. */
     fun classify(read: () -> Image): Job = begin(Busy.CLASSIFYING) {
         val current = requireModel()
-        val image = withChannels(read(), current.bundle.manifest.preprocessing.ofImages().channels)
-        val classified = classified(image, current.answer(image, state.value.mode))
+        val manifest = current.bundle.manifest
+        val image = withChannels(read(), manifest.preprocessing.ofImages().channels)
+        val classified = classified(image, current.answer(image, state.value.mode), manifest)
         state.change { it.copy(classified = classified) }
     }
 
@@ -348,6 +351,9 @@ class AppModel(
         scope.launch { turn.withLock { model?.close() } }
     }
 }
+
+/** The classes that pictures may be labelled with: none of a model whose answers are no classes. */
+private fun labelsOf(model: AdaptiveModel) = model.bundle.manifest.task.run { if (classifies) classNames else emptyList() }
 
 /** [image] at the model's own size, so that many have room. */
 private fun prepared(current: AdaptiveModel, image: Image): Image {

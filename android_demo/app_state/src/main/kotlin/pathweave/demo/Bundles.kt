@@ -3,6 +3,7 @@ package pathweave.demo
 
 import java.io.File
 import pathweave.sdk.AdaptiveModel
+import pathweave.sdk.UsageError
 import pathweave.sdk.bundles.loadTrust
 import pathweave.sdk.offload.JpegEncoder
 import pathweave.sdk.offload.Privacy
@@ -77,8 +78,17 @@ class Bundles(val stateFolder: File, private val settings: Settings) {
                 openModel(openAt(source.url, stateFolder, key, source.token))
             }
         }
+        requireImages(model.model)
         remember(source)
         return model
+    }
+
+    /** The app shows pictures: models of other samples are closed again (UsageError). */
+    private fun requireImages(model: AdaptiveModel) = try {
+        model.bundle.manifest.preprocessing.ofImages()
+    } catch (error: UsageError) {
+        model.close()
+        throw error
     }
 
     private fun openModel(opened: OpenedBundle) =

@@ -1,26 +1,68 @@
 /** What is shown while a model classifies one picture after the other. */
 package pathweave.demo
 
+import java.math.BigDecimal
+import java.math.MathContext
+import kotlin.math.roundToInt
+import pathweave.sdk.bundles.Manifest
 import pathweave.sdk.data.Image
 import pathweave.sdk.session.Answer
 import pathweave.sdk.session.FALLBACK
 import pathweave.sdk.session.SERVER
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.tasks.ObjectBox
+import pathweave.sdk.tasks.Prediction
 
 private const val RECENT = 30 // answers whose median is shown
+private const val NAMED = 4 // things that were found
+private const val DIGITS = 4 // of a number
 
-/** The answer to one picture. [label]: null where the plan gives none. */
+/**
+ * The answer to one picture. [label]: a class, or what else was found; null where that is nothing, or the plan gives no
+ * answer. [confidence]: of a class. [boxes]: in shares of the picture.
+ */
 data class Classified(
     val image: Image,
     val label: String?,
-    val confidence: Double,
+    val confidence: Double?,
     val source: String,
     val latencyMs: Double,
+    val boxes: List<ObjectBox> = emptyList(),
 )
 
-/** The answer to a picture that was classified alone. */
-fun classified(image: Image, answer: Answer): Classified =
-    Classified(image, answer.labels[0], answer.confidence[0], answer.source[0], answer.latencyMs)
+/** The answer to a picture that was given to a model with this [manifest] alone. */
+fun classified(image: Image, answer: Answer, manifest: Manifest): Classified {
+    val found = answer.predictions[0]
+    val seesAll = manifest.preprocessing.ofImages().crop == null // else boxes are in shares of what is cropped
+    return Classified(
+        image,
+        foundWords(found),
+        found.singleOrNull()?.confidence.takeIf { manifest.task.classifies },
+        answer.source[0],
+        answer.latencyMs,
+        found.mapNotNull { it.box }.takeIf { seesAll }.orEmpty(),
+    )
+}
+
+/** What was found, in one line: boxes are counted, the rest is named, the first of it; null: nothing. */
+internal fun foundWords(found: List<Prediction>): String? {
+    val boxes = found.filter { it.box != null }.groupingBy { it.label }.eachCount()
+    val words = if (boxes.isNotEmpty()) boxes.map { (label, count) -> "$count × $label" } else found.map(::word)
+    val more = if (words.size > NAMED) ", …" else ""
+    return words.take(NAMED).joinToString().ifEmpty { null }?.plus(more)
+}
+
+private fun shortened(value: Double): String =
+    if (value.isFinite()) BigDecimal(value).round(MathContext(DIGITS)).stripTrailingZeros().toPlainString() else "$value"
+
+private fun word(one: Prediction): String {
+    val (share, value) = one.share to one.value
+    return when {
+        share != null -> "${one.label} ${(100 * share).roundToInt()} %"
+        value != null -> "${one.label} ${shortened(value)}"
+        else -> one.label
+    }
+}
 
 /**
  * Figures over the answers since it began.

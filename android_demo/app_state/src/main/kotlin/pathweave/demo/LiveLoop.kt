@@ -120,7 +120,7 @@ class LiveLoop(
     private fun answer(image: Image) {
         try {
             val answer = model.answer(image, mode())
-            if (!closed) observer.answered(classified(image, answer), model.plan)
+            if (!closed) observer.answered(classified(image, answer, model.bundle.manifest), model.plan)
         } catch (error: InfeasibleDeadlineError) {
             observer.tooLate(error)
         }

@@ -44,6 +44,7 @@ class PrivatePictures private constructor(
     /** @throws UsageError the typed [label] is the name of no class. */
     fun requireClass(label: String?) {
         if (label.isNullOrBlank() || classNamed(label) != null) return
+        if (names.isEmpty()) throw UsageError("pictures of this model have no labels here", "leave the label empty: it adapts to its own answers")
         val some = names.take(5).joinToString(", ")
         throw UsageError("'${label.trim().take(40)}' is none of the ${names.size} classes", "for example: $some")
     }

@@ -90,6 +90,39 @@ class AppModelTest {
     }
 
     @Test
+    fun `a model of maps adapts to its own answers and says what the pixels are`() {
+        val app = start()
+        app.open(BundleSource.Folder(Reference.maps, Reference.key)).done()
+        app.classify { images[0] }.done()
+        val classified = checkNotNull(app.state.value.classified)
+        assertTrue(Regex("(blue|green|red) [0-9]+ %(, .*)?").matches(classified.label!!), "$classified")
+        assertNull(classified.confidence)
+        app.addPictures(typed = "red") { emptyList() }.done()
+        assertTrue("no labels here" in app.failure())
+        app.withPictures { "red" }
+        assertEquals(Pictures(count = 60, labelled = 0), app.state.value.pictures)
+        app.profile().done()
+        app.adapt(BudgetPositions(latency = SLIDER_STEPS - 1), exits = false).done()
+        assertNull(app.state.value.notice)
+        assertEquals(1.0, app.state.value.adapted!!.fullAccuracy)
+        app.askServer(true).done()
+        assertTrue("only classifiers ask" in app.failure())
+    }
+
+    @Test
+    fun `a model of other samples is not opened, nor the next time`() {
+        val app = opened()
+        app.open(BundleSource.Folder(Reference.prepared, key = null)).done()
+        assertTrue("this needs a model of images" in app.failure(), app.failure())
+        assertEquals("reference", app.state.value.opened!!.name)
+        app.close()
+        val again = start()
+        again.reopen()
+        waitFor(again, "reopened") { it.ready }
+        assertNull(again.state.value.notice)
+    }
+
+    @Test
     fun `what cannot be opened says why, and what was open stays`() {
         val app = opened()
         app.open(BundleSource.Folder(File(folder.toFile(), "nothing"), null)).done()

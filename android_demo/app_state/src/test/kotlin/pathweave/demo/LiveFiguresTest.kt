@@ -7,6 +7,8 @@ import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.Subnet
+import pathweave.sdk.tasks.ObjectBox
+import pathweave.sdk.tasks.Prediction
 
 class LiveFiguresTest {
     private val image = Reference.images(1)[0]
@@ -46,5 +48,15 @@ class LiveFiguresTest {
     fun `a plan is shown with its exits`() {
         assertEquals("subnet: o0", planText(whole))
         assertEquals("exits: o0, exits x1", planText(whole.copy(exits = listOf(ExitChoice("x1", 0.5)))))
+    }
+
+    @Test
+    fun `what was found is one line, boxes counted, and the first of many`() {
+        fun box(label: String) = Prediction(label, 0.9, box = ObjectBox(0, 0f, 0f, 1f, 1f))
+        assertEquals("2 × cell, 1 × platelet", foundWords(listOf(box("cell"), box("platelet"), box("cell"))))
+        assertEquals("road 67 %, sky 33 %", foundWords(listOf(Prediction("road", share = 0.667), Prediction("sky", share = 0.333))))
+        assertEquals("width 0.5, weight -12", foundWords(listOf("width" to 0.5, "weight" to -12.0).map { Prediction(it.first, value = it.second) }))
+        assertEquals("a, b, c, d, …", foundWords("abcde".map { Prediction("$it", 0.8) }))
+        assertNull(foundWords(emptyList()))
     }
 }

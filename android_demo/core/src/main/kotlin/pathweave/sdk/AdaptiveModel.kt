@@ -355,7 +355,7 @@ public class AdaptiveModel private constructor(
         output = output,
         source = source,
         latencyMs = (clock() - startedNs) / NANOSECONDS_PER_MS,
-        classNames = bundle.manifest.task.classNames,
+        task = bundle.manifest.task,
         plan = plan,
     )
 

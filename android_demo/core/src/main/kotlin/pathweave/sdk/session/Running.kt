@@ -9,6 +9,7 @@ import pathweave.sdk.InputError
 import pathweave.sdk.NoAnswerYetError
 import pathweave.sdk.UsageError
 import pathweave.sdk.bundles.Bundle
+import pathweave.sdk.bundles.Task
 import pathweave.sdk.data.Image
 import pathweave.sdk.data.Inputs
 import pathweave.sdk.data.PreparedInputs
@@ -34,6 +35,8 @@ import pathweave.sdk.supernet.Hard
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.TensorSpec
+import pathweave.sdk.tasks.Prediction
+import pathweave.sdk.tasks.answerTask
 
 /**
  * A plan that runs in a thread of its own, exit by exit. All methods may be called from any thread.
@@ -128,7 +131,7 @@ public const val ABSTAINED: String = "abstained"
 /**
  * The answer to a batch.
  *
- * [output]: logits [batch, classes]; [source]: where each answer comes from: `exit <id>`, `subnet`, `server`,
+ * [output]: logits [batch, classes], or what else the task says ([Task]); [source]: where each answer comes from: `exit <id>`, `subnet`, `server`,
  * `fallback` (the device in place of a server that did not answer) or `abstained` (the plan gives no answer; the logits
  * are the subnet's, or not numbers where nothing of it ran); [latencyMs]: of running the plan, without the preparation of raw images; [plan]: the one that ran.
  */
@@ -136,7 +139,7 @@ public class Answer(
     public val output: Tensor,
     public val source: List<String>,
     public val latencyMs: Double,
-    private val classNames: List<String>,
+    private val task: Task,
     public val plan: Plan,
 ) {
     /** The highest softmax probability of each sample, [batch]; NaN where its logits are not numbers. */
@@ -147,10 +150,20 @@ public class Answer(
      * and for tasks whose answer is no class.
      */
     public val labels: List<String?> by lazy {
-        if (output.shape.size != 2 || classNames.isEmpty()) return@lazy List(output.batch) { null }
+        if (!task.classifies) return@lazy List(output.batch) { null }
         argmax(output).mapIndexed { sample, index ->
-            classNames[index].takeUnless { source[sample] == ABSTAINED || confidence[sample].isNaN() }
+            task.classNames[index].takeUnless { source[sample] == ABSTAINED || confidence[sample].isNaN() }
         }
+    }
+
+    /**
+     * What the answer says about each sample, by its task: the class of classification; the labels that are there, the
+     * surest first; numbers by name; the boxes that are left of those that overlap, the surest first; the classes of a
+     * map's pixels with their shares; spans of tokens. Nothing of embeddings, and where the plan abstained.
+     */
+    public val predictions: List<List<Prediction>> by lazy {
+        answerTask(task).predictions(output, task.classNames)
+            .mapIndexed { sample, found -> if (source[sample] == ABSTAINED) emptyList() else found }
     }
 }
 

@@ -2,15 +2,32 @@
 package pathweave.sdk.tasks
 
 import kotlin.math.abs
+import kotlin.math.exp
 import kotlin.math.max
 import kotlin.math.sqrt
 import pathweave.sdk.InputError
 import pathweave.sdk.bundles.Task
+import pathweave.sdk.execution.confidence
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.numerics.argmax
 
 private const val TINY = 1e-12f
 private const val PLACES = 16 // along each side of a map that are compared; of a smaller map some are the same
+
+/**
+ * One thing that an answer says about a sample: [label], and what its task has of the others.
+ *
+ * [confidence]: a probability, of a class, a label or a box; [share]: of a map's pixels, 0 to 1; [value]: a number;
+ * [box]: in shares of the image; [tokens]: of a span.
+ */
+public data class Prediction(
+    val label: String,
+    val confidence: Double? = null,
+    val share: Double? = null,
+    val value: Double? = null,
+    val box: ObjectBox? = null,
+    val tokens: IntRange? = null,
+)
 
 /**
  * One task: answers [count, *output] and [Targets]. Scores are 0 to 1.
@@ -38,6 +55,9 @@ public interface AnswerTask {
 
     /** Targets that these answers meet. */
     public fun standIn(answers: Tensor): Targets
+
+    /** What each answer says; nothing where it says nothing. */
+    public fun predictions(answers: Tensor, classNames: List<String>): List<List<Prediction>>
 
     /** Values of each sample, whose distances say how much two answers differ. */
     public fun compared(answers: Tensor): List<FloatArray>
@@ -81,6 +101,13 @@ internal class Accuracy(private val classes: Int) : AnswerTask {
     override fun marginScale(fullModelMargins: DoubleArray, count: Int): Double =
         pathweave.sdk.tasks.marginScale(fullModelMargins, count)
 
+    override fun predictions(answers: Tensor, classNames: List<String>): List<List<Prediction>> {
+        val (found, certain) = argmax(answers) to confidence(answers)
+        return found.mapIndexed { at, label ->
+            if (certain[at].isFinite()) listOf(Prediction(classNames[label], certain[at])) else emptyList()
+        }
+    }
+
     override fun standIn(answers: Tensor): ClassTargets = ClassTargets(argmax(answers))
 
     /** Logits shifted to a mean of 0, which leaves the probabilities unchanged. */
@@ -110,6 +137,13 @@ internal class LabelsFound(private val labels: Int) : AnswerTask {
     override fun standIn(answers: Tensor): ValueTargets =
         ValueTargets(flattened(answers).map { row -> FloatArray(row.size) { if (row[it] > 0) 1f else 0f } })
 
+    /** The labels that are there, the surest first. */
+    override fun predictions(answers: Tensor, classNames: List<String>): List<List<Prediction>> =
+        flattened(answers).map { row ->
+            row.indices.filter { row[it] > 0 }.sortedByDescending { row[it] }
+                .map { Prediction(classNames[it], logistic(row[it])) }
+        }
+
     override fun compared(answers: Tensor): List<FloatArray> = flattened(answers)
 }
 
@@ -128,6 +162,10 @@ internal class RelativeAgreement(private val numbers: Int) : AnswerTask {
     }
 
     override fun standIn(answers: Tensor): ValueTargets = ValueTargets(flattened(answers))
+
+    /** The numbers, in their order. */
+    override fun predictions(answers: Tensor, classNames: List<String>): List<List<Prediction>> =
+        flattened(answers).map { row -> row.mapIndexed { at, value -> Prediction(classNames[at], value = value.toDouble()) } }
 
     override fun compared(answers: Tensor): List<FloatArray> = flattened(answers)
 }
@@ -149,6 +187,10 @@ internal object Similarity : AnswerTask {
 
     override fun standIn(answers: Tensor): ValueTargets = ValueTargets(flattened(answers))
 
+    /** None: the answer is the vector itself. */
+    override fun predictions(answers: Tensor, classNames: List<String>): List<List<Prediction>> =
+        List(answers.batch) { emptyList() }
+
     override fun compared(answers: Tensor): List<FloatArray> = flattened(answers).map(::unit)
 
     private fun unit(vector: FloatArray): FloatArray {
@@ -156,6 +198,8 @@ internal object Similarity : AnswerTask {
         return FloatArray(vector.size) { vector[it] / length }
     }
 }
+
+internal fun logistic(logit: Float): Double = 1 / (1 + exp(-logit.toDouble()))
 
 private inline fun each(answers: Tensor, targets: Targets, score: (FloatArray, FloatArray) -> Float): FloatArray {
     val wanted = (targets as ValueTargets).values

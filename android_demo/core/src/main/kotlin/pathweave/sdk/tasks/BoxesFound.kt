@@ -28,15 +28,22 @@ internal class BoxesFound(private val classes: Int) : AnswerTask {
 
     override fun scores(answers: Tensor, targets: Targets): FloatArray {
         val there = (targets as BoxTargets).boxes
-        return found(answers).mapIndexed { at, own -> f1(own, there[at]) }.toFloatArray()
+        return found(answers).mapIndexed { at, own -> f1(own.map { it.first }, there[at]) }.toFloatArray()
     }
 
-    override fun standIn(answers: Tensor): BoxTargets = BoxTargets(found(answers))
+    override fun standIn(answers: Tensor): BoxTargets = BoxTargets(found(answers).map { own -> own.map { it.first } })
+
+    /** The boxes, the surest first; of those of a class that overlap, the surest. */
+    override fun predictions(answers: Tensor, classNames: List<String>): List<List<Prediction>> =
+        found(answers).map { own -> own.map { (box, logit) -> Prediction(classNames[box.classIndex], logistic(logit), box = box) } }
 
     override fun compared(answers: Tensor): List<FloatArray> = comparedPlaces(answers)
 
-    /** Boxes of each sample, the surest first, at most [MOST_BOXES], without those that overlap a surer one of their class. */
-    private fun found(answers: Tensor): List<List<ObjectBox>> {
+    /**
+     * Boxes of each sample with the logits of their classes, the surest first, at most [MOST_BOXES], without those that
+     * overlap a surer one of their class.
+     */
+    private fun found(answers: Tensor): List<List<Pair<ObjectBox, Float>>> {
         val (rows, columns) = answers.shape.drop(2)
         return flattened(answers).map { cells ->
             val size = rows * columns
@@ -45,11 +52,11 @@ internal class BoxesFound(private val classes: Int) : AnswerTask {
             }
             val sure = FloatArray(size) { cells[named[it] * size + it] }
             val order = (0 until size).filter { sure[it] > 0 }.sortedByDescending { sure[it] }
-            val kept = ArrayList<ObjectBox>()
+            val kept = ArrayList<Pair<ObjectBox, Float>>()
             for (place in order) {
                 if (kept.size == MOST_BOXES) break
                 val box = box(cells, named[place], place, rows, columns)
-                if (kept.none { it.classIndex == box.classIndex && overlap(it, box) >= OVERLAP }) kept += box
+                if (kept.none { (it) -> it.classIndex == box.classIndex && overlap(it, box) >= OVERLAP }) kept += box to sure[place]
             }
             kept
         }

@@ -53,6 +53,14 @@ internal class MeanIoU(private val classes: Int) : AnswerTask {
         return MapTargets(flattened(answers).map { map -> IntArray(size) { best(map, it, size) } }, rows, columns)
     }
 
+    /** The classes of the pixels, the largest first. */
+    override fun predictions(answers: Tensor, classNames: List<String>): List<List<Prediction>> =
+        standIn(answers).maps.map { map ->
+            val counts = IntArray(classes).also { all -> map.forEach { all[it]++ } }
+            counts.indices.filter { counts[it] > 0 }.sortedByDescending { counts[it] }
+                .map { Prediction(classNames[it], share = counts[it].toDouble() / map.size) }
+        }
+
     override fun compared(answers: Tensor): List<FloatArray> = comparedPlaces(answers)
 
     /** The class of each point, of logits [classes, rows, columns]: interpolated down, then across, in float32. */

@@ -44,6 +44,14 @@ internal open class TokensRight(private val classes: Int) : AnswerTask {
         },
     )
 
+    /** Spans; where no class is O, the class of each token, marks of the tokenizer included. */
+    override fun predictions(answers: Tensor, classNames: List<String>): List<List<Prediction>> =
+        standIn(answers).classes.map { text ->
+            val tokens = text.indices.filter { text[it] >= 0 }
+            spans(tokens.map { classNames[text[it]] })
+                .map { (span, kind) -> Prediction(kind, tokens = tokens[span.first]..tokens[span.last]) }
+        }
+
     override fun compared(answers: Tensor): List<FloatArray> = flattened(answers).map { logits ->
         val size = logits.size / classes
         val compared = FloatArray(classes * COMPARED)
@@ -75,34 +83,34 @@ internal open class TokensRight(private val classes: Int) : AnswerTask {
 internal class SpansFound(classNames: List<String>) : TokensRight(classNames.size) {
     override val scoreName get() = "span F1"
 
-    private val outside = classNames.indexOf(OUTSIDE)
-    private val kinds = classNames.map { tagParts(it).second }
-    private val continues = classNames.map { name -> tagParts(name).first?.let { it in CONTINUING } ?: false }
+    private val names = classNames
 
     override fun scores(answers: Tensor, targets: Targets): FloatArray {
         val wanted = (targets as TokenTargets).classes
         return flattened(answers).mapIndexed { text, logits ->
             val found = found(logits)
             val counted = wanted[text].indices.filter { wanted[text][it] >= 0 }
-            val there = spans(counted.map { wanted[text][it] })
-            val own = spans(counted.map { found.getOrElse(it) { outside } })
+            val there = spans(counted.map { names[wanted[text][it]] })
+            val own = spans(counted.map { if (it < found.size) names[found[it]] else OUTSIDE })
             val both = there.size + own.size
-            if (both == 0) 1f else (2.0 * there.intersect(own).size / both).toFloat()
+            if (both == 0) 1f else (2.0 * there.intersect(own.toSet()).size / both).toFloat()
         }.toFloatArray()
     }
+}
 
-    /** The tokens and the kind of each span. */
-    private fun spans(classes: List<Int>): Set<Pair<IntRange, String>> {
-        val spans = mutableSetOf<Pair<IntRange, String>>()
-        var from = 0
-        for (token in classes.indices) {
-            val (own, next) = classes[token] to classes.getOrNull(token + 1)
-            if (next != null && continues[next] && kinds[next] == kinds[own]) continue
-            if (kinds[own] != OUTSIDE) spans += from..token to kinds[own]
-            from = token + 1
+/** The spans that tokens of these classes form, and their kinds. */
+private fun spans(classNames: List<String>): List<Pair<IntRange, String>> {
+    val spans = ArrayList<Pair<IntRange, String>>()
+    for ((token, name) in classNames.withIndex()) {
+        val (mark, kind) = tagParts(name)
+        val last = spans.lastOrNull()
+        if (mark != null && mark in CONTINUING && last?.second == kind && last.first.last == token - 1) {
+            spans[spans.lastIndex] = last.first.first..token to kind
+        } else if (kind != OUTSIDE) {
+            spans += token..token to kind
         }
-        return spans
     }
+    return spans
 }
 
 /** The mark of a class, such as B or I, or null, and the kind of span that it names. */

@@ -4,6 +4,7 @@ import java.io.File
 import kotlin.math.abs
 import kotlinx.serialization.json.Json
 import kotlinx.serialization.json.JsonElement
+import kotlinx.serialization.json.JsonNull
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.DynamicTest
@@ -20,6 +21,7 @@ import pathweave.sdk.int
 import pathweave.sdk.items
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.text
+import pathweave.sdk.texts
 
 private const val TOLERANCE = 1e-5
 
@@ -66,7 +68,21 @@ class TaskContractTest {
             assertEquals(case["scale"].double, task.marginScale(margins, answers.batch), 1e-6)
             task.compared(answers).zip(case["compared"].items) { own, wanted -> close(floats(wanted), own, "compared") }
             same(targets(case, case["stand_in"]), task.standIn(answers))
+            val found = task.predictions(answers, case["classes"].texts)
+            for ((own, wanted) in found.zip(case["predictions"].items)) same(wanted.items, own)
             close(FloatArray(answers.batch) { 1f }, task.scores(answers, task.standIn(answers)), "agreement with itself")
+        }
+    }
+
+    private fun same(wanted: List<JsonElement>, found: List<Prediction>) {
+        assertEquals(wanted.map { it["label"].text }, found.map { it.label })
+        for ((one, own) in wanted.zip(found)) {
+            for ((name, value) in listOf("confidence" to own.confidence, "share" to own.share, "value" to own.value)) {
+                assertEquals(one[name].takeIf { it !is JsonNull }?.double ?: Double.NaN, value ?: Double.NaN, 1e-6, name)
+            }
+            val tokens = one["tokens"].takeIf { it !is JsonNull }?.items
+            assertEquals(tokens?.let { (first, end) -> first.int until end.int }, own.tokens)
+            one["box"].takeIf { it !is JsonNull }?.let { close(floats(it), sides(checkNotNull(own.box)), "box") }
         }
     }
 
