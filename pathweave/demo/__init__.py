@@ -25,7 +25,8 @@ BUDGET_RATIOS = (1.0, 0.6, 0.35)  # of the full model's latency
 CUT_DEVICE = 1  # its connection is dropped during the download
 NAME = "digits"  # of the bundle
 _DEVICE_FIELDS = (  # in the summary
-    *("budget_ratio", "budget_ms", "subnet", "predicted_ms", "measured_ms", "full_ms", "measured_ratio"),
+    *("budget_ratio", "budget_ms", "subnet", "predicted_ms", "measured_ms", "full_ms"),
+    *("predicted_ratio", "measured_ratio"),
     *("accuracy_local", "full_accuracy_local", "subnets_evaluated"),
     *("accuracy_with_server", "share_early", "share_asked", "exits", "resumed"),
 )

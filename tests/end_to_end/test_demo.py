@@ -42,10 +42,9 @@ def test_three_devices_stay_within_their_budgets(demo: Demo) -> None:
 
 
 def test_predicted_latencies_are_near_the_measured_ones(demo: Demo) -> None:
-    """Both relative to the full model's at that moment: between the two the machine may have changed its speed."""
+    """Relative to the full model's: between profile and measurement the machine may have changed its speed."""
     for device in demo.devices:
-        ratio = device["predicted_ms"] / device["full_ms"]
-        assert device["measured_ratio"] / 2 < ratio < device["measured_ratio"] * 2  # on a busy machine too
+        assert 0.5 < device["predicted_ratio"] / device["measured_ratio"] < 2.0  # on a busy machine too
 
 
 def test_chosen_subnets_are_paths_that_were_searched_for(demo: Demo) -> None:
