@@ -71,10 +71,10 @@ class DeviceResult:
     """The results of one device.
 
     Latencies are medians at batch 1, calls back to back, when nothing else runs; ``full_ms`` is the full model's,
-    ``measured_ratio`` relates ``measured_ms`` to it, ``predicted_ratio`` the two predictions. Accuracies are on
-    ``held_back_samples``: of the subnet alone, of the full model, and of the device with the server, where
-    ``share_early`` of the samples took an exit and ``share_asked`` were answered by the server. ``class_mix``: private
-    samples per class; ``resumed``: number of resumed transfers; ``log_lines``: number of uploaded events.
+    ``measured_ratio`` relates ``measured_ms`` to it, ``predicted_ratio`` their predictions, the call itself included.
+    Accuracies are on ``held_back_samples``: of the subnet alone, of the full model, and of the device with the server,
+    where ``share_early`` of the samples took an exit and ``share_asked`` were answered by the server. ``class_mix``:
+    private samples per class; ``resumed``: number of resumed transfers; ``log_lines``: number of uploaded events.
     """
 
     budget_ratio: float
@@ -126,7 +126,8 @@ def simulate(ratio: float, *, delivery: Delivery, cut: bool, seed: int, progress
         assert found.goal.latency_ms is not None
         assert found.measured is not None
         assert found.expected.latency_ms is not None
-        accuracy_local, costs = accuracy(model, held_back), model.profile().cost_model()
+        accuracy_local, profile = accuracy(model, held_back), model.profile()
+        overhead_ms = profile.call_overhead_ms
         served_plan = _choose_exits_and_asking(model, delivery, progress).plan
         served = _classify_with_server(model, held_back, delivery)
         return DeviceResult(
@@ -135,7 +136,7 @@ def simulate(ratio: float, *, delivery: Delivery, cut: bool, seed: int, progress
             budget_ms=found.goal.latency_ms,
             subnet=found.subnet.block_ids,
             predicted_ms=found.expected.latency_ms,
-            predicted_ratio=found.expected.latency_ms / costs.latency_ms(model.bundle.supernet.original),
+            predicted_ratio=(found.expected.latency_ms + overhead_ms) / (profile.original_ms + overhead_ms),
             measured_ms=found.measured.latency_ms,
             measured_ratio=found.measured.ratio,
             accuracy_local=accuracy_local,
