@@ -67,7 +67,7 @@ class Answer:
 
     @cached_property
     def predictions(self) -> tuple[tuple[Prediction, ...], ...]:
-        """What the answer says about each sample, by its task.
+        """Predictions for each sample, by the task.
 
         The class of classification; the labels that are there, the surest first; numbers by name; the boxes that are
         left of those that overlap, the surest first; the classes of a map's pixels with their shares; spans of tokens.

@@ -71,7 +71,7 @@ class AnswerTask(Protocol):
         """Targets that these answers meet."""
 
     def predictions(self, answers: Array, class_names: Sequence[str]) -> Predictions:
-        """What each answer says; none where it says nothing."""
+        """Predictions of each answer; an empty tuple where it says nothing."""
 
     def compared(self, answers: Array) -> Array:
         """Values [count, values] whose distances say how much two answers differ."""

@@ -12,9 +12,7 @@ import org.junit.jupiter.api.Timeout
 import pathweave.sdk.bundles.Stretch
 import pathweave.sdk.data.Image
 import pathweave.sdk.data.prepare
-import pathweave.sdk.execution.confidence
 import pathweave.sdk.execution.goldenInputs
-import pathweave.sdk.execution.hardSamples
 import pathweave.sdk.execution.planOf
 import pathweave.sdk.numerics.DType
 import pathweave.sdk.numerics.Tensor
@@ -33,7 +31,9 @@ import pathweave.sdk.supernet.RemoteRef
 import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Sends
 import pathweave.sdk.supernet.Split
+import pathweave.sdk.supernet.confidence
 import pathweave.sdk.supernet.decodePlan
+import pathweave.sdk.supernet.hardSamples
 
 @Timeout(60)
 class AdaptiveModelTest {

@@ -21,6 +21,8 @@ import pathweave.sdk.supernet.Hard
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.Prior
 import pathweave.sdk.supernet.SampleSize
+import pathweave.sdk.supernet.hardSamples
+import pathweave.sdk.supernet.leaving
 
 /**
  * A plan that is ready to run. [run] may be called from several threads at once.

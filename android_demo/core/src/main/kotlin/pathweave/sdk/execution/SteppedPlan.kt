@@ -15,6 +15,7 @@ import pathweave.sdk.numerics.median
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.StopSignal
 import pathweave.sdk.supernet.ExitChoice
+import pathweave.sdk.supernet.confidence
 
 private const val WARM_UPS = 2
 private const val MEASURED_RUNS = 10

@@ -6,13 +6,13 @@ import pathweave.sdk.Clock
 import pathweave.sdk.PathweaveError
 import pathweave.sdk.UsageError
 import pathweave.sdk.data.Image
-import pathweave.sdk.execution.ease
-import pathweave.sdk.execution.hardSamples
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.numerics.median
 import pathweave.sdk.numerics.percentile
 import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.Uplink
+import pathweave.sdk.supernet.ease
+import pathweave.sdk.supernet.hardSamples
 import pathweave.sdk.transports.Deadlines
 import pathweave.sdk.transports.HttpTransport
 import pathweave.sdk.transports.Transport

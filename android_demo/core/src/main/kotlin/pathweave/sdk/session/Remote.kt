@@ -16,14 +16,13 @@ import pathweave.sdk.execution.AtSize
 import pathweave.sdk.execution.LoadedPlan
 import pathweave.sdk.execution.Outcome
 import pathweave.sdk.execution.corrected
-import pathweave.sdk.execution.hardSamples
 import pathweave.sdk.logs.AdaptationLog
 import pathweave.sdk.logs.event
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.offload.Activations
+import pathweave.sdk.offload.AskClient
 import pathweave.sdk.offload.AskedShare
 import pathweave.sdk.offload.DeviceModel
-import pathweave.sdk.offload.AskClient
 import pathweave.sdk.offload.LinkEstimate
 import pathweave.sdk.offload.LinkProbe
 import pathweave.sdk.offload.RemoteModel
@@ -38,6 +37,7 @@ import pathweave.sdk.supernet.RemoteRef
 import pathweave.sdk.supernet.Sends
 import pathweave.sdk.supernet.Split
 import pathweave.sdk.supernet.decodePlan
+import pathweave.sdk.supernet.hardSamples
 
 private const val ESCALATING = "escalating" // events of the adaptation log
 private const val SPLITTING = "splitting"

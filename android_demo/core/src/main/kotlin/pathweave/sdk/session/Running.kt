@@ -26,8 +26,6 @@ import pathweave.sdk.data.kinds.normalised
 import pathweave.sdk.data.kinds.windows
 import pathweave.sdk.data.prepare
 import pathweave.sdk.execution.Outcome
-import pathweave.sdk.execution.confidence
-import pathweave.sdk.execution.hardSamples
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.numerics.argmax
 import pathweave.sdk.runtimes.StopSignal
@@ -35,6 +33,8 @@ import pathweave.sdk.supernet.Hard
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.TensorSpec
+import pathweave.sdk.supernet.confidence
+import pathweave.sdk.supernet.hardSamples
 import pathweave.sdk.tasks.Prediction
 import pathweave.sdk.tasks.answerTask
 

@@ -7,9 +7,9 @@ import kotlin.math.max
 import kotlin.math.sqrt
 import pathweave.sdk.InputError
 import pathweave.sdk.bundles.Task
-import pathweave.sdk.execution.confidence
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.numerics.argmax
+import pathweave.sdk.supernet.confidence
 
 private const val TINY = 1e-12f
 private const val PLACES = 16 // along each side of a map that are compared; of a smaller map some are the same

@@ -17,6 +17,7 @@ import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.UNREACHABLE_CONFIDENCE
+import pathweave.sdk.supernet.confidence
 import pathweave.sdk.supernet.decodePlan
 import pathweave.sdk.supernet.encodePlan
 

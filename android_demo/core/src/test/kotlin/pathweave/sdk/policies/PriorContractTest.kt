@@ -22,7 +22,6 @@ import pathweave.sdk.data.SomeInputs
 import pathweave.sdk.double
 import pathweave.sdk.execution.LoadedPlan
 import pathweave.sdk.execution.Workspace
-import pathweave.sdk.execution.confidence
 import pathweave.sdk.execution.corrected
 import pathweave.sdk.execution.leastMemoryCapBytes
 import pathweave.sdk.get
@@ -39,6 +38,7 @@ import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.Prior
 import pathweave.sdk.supernet.RemoteRef
 import pathweave.sdk.supernet.Split
+import pathweave.sdk.supernet.confidence
 import pathweave.sdk.supernet.decodePlan
 import pathweave.sdk.supernet.encodePlan
 import pathweave.sdk.tasks.ClassTargets

@@ -17,7 +17,6 @@ import pathweave.sdk.execution.LoadedPlan
 import pathweave.sdk.execution.Outcome
 import pathweave.sdk.execution.UNANSWERED
 import pathweave.sdk.execution.Waiting
-import pathweave.sdk.execution.confidence
 import pathweave.sdk.execution.goldenInputs
 import pathweave.sdk.execution.leastMemoryCapBytes
 import pathweave.sdk.execution.segments
@@ -36,6 +35,7 @@ import pathweave.sdk.supernet.RemoteRef
 import pathweave.sdk.supernet.Sends
 import pathweave.sdk.supernet.Split
 import pathweave.sdk.supernet.UNREACHABLE_CONFIDENCE
+import pathweave.sdk.supernet.confidence
 
 /** Plans whose path goes on elsewhere, with what runs there in the test's hands. */
 @Timeout(60)

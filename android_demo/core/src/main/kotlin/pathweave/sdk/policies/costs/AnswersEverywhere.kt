@@ -7,7 +7,6 @@ import pathweave.sdk.execution.LoadedSegments
 import pathweave.sdk.execution.PlanSegment
 import pathweave.sdk.execution.Workspace
 import pathweave.sdk.execution.allStay
-import pathweave.sdk.execution.confidence
 import pathweave.sdk.execution.oneModelFootprint
 import pathweave.sdk.execution.segments
 import pathweave.sdk.numerics.Tensor
@@ -25,6 +24,7 @@ import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.UNREACHABLE_CONFIDENCE
+import pathweave.sdk.supernet.confidence
 import pathweave.sdk.tasks.flattened
 
 private const val MEASURED_SAMPLES = 200

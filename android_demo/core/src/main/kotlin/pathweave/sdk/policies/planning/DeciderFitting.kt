@@ -5,8 +5,6 @@ import kotlin.math.abs
 import kotlin.math.exp
 import kotlin.math.sqrt
 import pathweave.sdk.InputError
-import pathweave.sdk.execution.ease
-import pathweave.sdk.execution.feature
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.numerics.cholesky
 import pathweave.sdk.numerics.dot
@@ -14,6 +12,8 @@ import pathweave.sdk.numerics.solveLower
 import pathweave.sdk.numerics.solveTransposed
 import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.LogitFeature
+import pathweave.sdk.supernet.ease
+import pathweave.sdk.supernet.feature
 
 internal val TOP_TWO = listOf(LogitFeature.TOP_1, LogitFeature.TOP_2) // HI §3.3
 private val ALL_FEATURES = LogitFeature.entries.toList()

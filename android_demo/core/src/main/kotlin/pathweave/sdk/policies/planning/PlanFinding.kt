@@ -9,7 +9,6 @@
 package pathweave.sdk.policies.planning
 
 import kotlin.math.abs
-import pathweave.sdk.execution.ease
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Decider
@@ -26,6 +25,7 @@ import pathweave.sdk.supernet.Split
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.UPLINKS
 import pathweave.sdk.supernet.Uplink
+import pathweave.sdk.supernet.ease
 
 private val GRID = (-6..6).flatMap { half ->
     val mbps = Math.pow(10.0, half / 2.0)

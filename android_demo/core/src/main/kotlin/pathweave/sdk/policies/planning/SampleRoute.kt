@@ -2,7 +2,6 @@
 package pathweave.sdk.policies.planning
 
 import pathweave.sdk.execution.corrected
-import pathweave.sdk.execution.hardSamples
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.numerics.argmax
 import pathweave.sdk.numerics.percentile
@@ -22,6 +21,7 @@ import pathweave.sdk.supernet.RemoteRef
 import pathweave.sdk.supernet.SampleSize
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Uplink
+import pathweave.sdk.supernet.hardSamples
 import pathweave.sdk.tasks.byMargin
 import pathweave.sdk.tasks.margin
 

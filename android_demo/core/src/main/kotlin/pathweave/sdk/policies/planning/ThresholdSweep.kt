@@ -7,11 +7,11 @@
 package pathweave.sdk.policies.planning
 
 import kotlin.math.floor
-import pathweave.sdk.execution.ease
 import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.PlanCost
 import pathweave.sdk.supernet.Power
 import pathweave.sdk.supernet.UNREACHABLE_CONFIDENCE
+import pathweave.sdk.supernet.ease
 
 internal const val P95: Double = 0.95
 

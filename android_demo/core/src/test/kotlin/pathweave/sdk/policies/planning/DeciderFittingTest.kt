@@ -8,9 +8,9 @@ import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import pathweave.sdk.InputError
 import pathweave.sdk.assertRefused
-import pathweave.sdk.execution.ease
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.supernet.LogitFeature
+import pathweave.sdk.supernet.ease
 
 private const val COUNT = 300
 

@@ -6,8 +6,6 @@ import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import pathweave.sdk.BudgetError
 import pathweave.sdk.assertRefused
-import pathweave.sdk.execution.confidence
-import pathweave.sdk.execution.hardSamples
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.numerics.argmax
 import pathweave.sdk.numerics.percentile
@@ -31,6 +29,8 @@ import pathweave.sdk.supernet.Requirement
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.UPLINKS
 import pathweave.sdk.supernet.Uplink
+import pathweave.sdk.supernet.confidence
+import pathweave.sdk.supernet.hardSamples
 
 private const val COUNT = 200
 

@@ -1,13 +1,9 @@
 /** Which samples are hard, by their logits: what exits, abstention and asking a server decide by. */
-package pathweave.sdk.execution
+package pathweave.sdk.supernet
 
 import kotlin.math.exp
 import kotlin.math.ln
 import pathweave.sdk.numerics.Tensor
-import pathweave.sdk.supernet.Decider
-import pathweave.sdk.supernet.ExitChoice
-import pathweave.sdk.supernet.LogitFeature
-import pathweave.sdk.supernet.ROUTER_FEATURES
 
 /** Of the logarithm of the odds: beyond it the exponential overflows. */
 private const val STEEPEST = 700.0

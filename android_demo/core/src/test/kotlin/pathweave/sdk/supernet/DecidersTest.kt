@@ -1,4 +1,4 @@
-package pathweave.sdk.execution
+package pathweave.sdk.supernet
 
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
@@ -21,11 +21,6 @@ import pathweave.sdk.int
 import pathweave.sdk.items
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.size
-import pathweave.sdk.supernet.Decider
-import pathweave.sdk.supernet.ExitChoice
-import pathweave.sdk.supernet.LogitFeature
-import pathweave.sdk.supernet.ROUTER_FEATURES
-import pathweave.sdk.supernet.UNREACHABLE_CONFIDENCE
 import pathweave.sdk.text
 
 class DecidersTest {
