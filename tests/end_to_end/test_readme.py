@@ -28,10 +28,14 @@ def _commands() -> list[tuple[str, str]]:
 
 
 def _shape(text: str) -> list[str]:
-    """The words of each line; numbers, block ids and table borders left out, since they differ from run to run."""
+    """The words of each line; numbers, block ids and table borders left out, since they differ from run to run.
+
+    So does the line that says that the device is busy.
+    """
     text = re.sub(r"\b[omsi]\d+(-\d+)?\b", "", text)
     text = re.sub(r"[^A-Za-z\n]+", " ", text)
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    lines = (line.strip() for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("the device is busy")]
 
 
 def _run(arguments: list[str], folder: Path) -> str:

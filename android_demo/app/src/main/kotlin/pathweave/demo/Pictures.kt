@@ -23,6 +23,7 @@ const val PHOTO_SIDE: Int = 2048
 const val SAMPLE_SIDE: Int = 512
 
 private const val CHANNELS = 3
+private const val FINE = 256 // pixels along a side that lines of boxes need
 private const val LINES = 100f // widths of a box's line that a picture has room for
 
 /** The image at [uri], upright, its longer side at most about twice [side]. */
@@ -79,10 +80,12 @@ fun jpegOf(image: Image, quality: Int): ByteArray {
     return encoded.toByteArray()
 }
 
-/** [picture] with [boxes] in this [colour]. */
+/** [picture] with [boxes] in this [colour], enlarged where its pixels are wider than their lines. */
 fun withBoxes(picture: Bitmap, boxes: List<ObjectBox>, colour: Int): Bitmap {
     if (boxes.isEmpty()) return picture
-    val drawn = picture.copy(Bitmap.Config.ARGB_8888, true)
+    val times = maxOf(1, FINE / minOf(picture.width, picture.height))
+    val enlarged = Bitmap.createScaledBitmap(picture, times * picture.width, times * picture.height, false)
+    val drawn = enlarged.copy(Bitmap.Config.ARGB_8888, true)
     val (width, height) = drawn.width.toFloat() to drawn.height.toFloat()
     val line = Paint().apply {
         color = colour

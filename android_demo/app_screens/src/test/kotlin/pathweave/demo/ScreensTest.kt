@@ -91,6 +91,15 @@ class ScreensTest {
     }
 
     @Test
+    fun `boxes in a picture`() {
+        val activity = withEverything()
+        shown(activity, 2)
+        app.model.state.change { it.withBoxes() }
+        compare(activity, "boxes")
+        if (unlike.isNotEmpty()) fail(unlike.joinToString("\n"))
+    }
+
+    @Test
     @Config(qualifiers = "+night")
     fun `by night`() = compareAll("night", listOf(1, 2))
 

@@ -6,6 +6,7 @@ import pathweave.sdk.data.Image
 import pathweave.sdk.logs.LogLine
 import pathweave.sdk.policies.AdaptationProgress
 import pathweave.sdk.policies.AdaptationStage
+import pathweave.sdk.tasks.ObjectBox
 import pathweave.sdk.supernet.SampleSize
 
 private const val SIDE = 28
@@ -56,6 +57,12 @@ fun AppState.everything(): AppState = copy(
     log = lines,
     notice = null,
 )
+
+/** A detector has answered. */
+fun AppState.withBoxes(): AppState {
+    val boxes = listOf(ObjectBox(0, 0.1f, 0.1f, 0.5f, 0.45f), ObjectBox(0, 0.4f, 0.4f, 0.95f, 0.9f))
+    return copy(classified = Classified(seven, "2 × stroke", null, "subnet", 1.62, boxes), live = null)
+}
 
 /** It searches, and is not far yet. */
 fun AppState.adapting(): AppState = copy(
