@@ -82,46 +82,29 @@ class SpansFound(TokensRight):
 
     def __init__(self, class_names: Sequence[str]) -> None:
         super().__init__(len(class_names))
-        parts = [tag_parts(name) for name in class_names]
-        kinds = sorted({kind for _, kind in parts} - {OUTSIDE})
-        self._outside = list(class_names).index(OUTSIDE)
-        self._kinds = np.array([-1 if kind == OUTSIDE else kinds.index(kind) for _, kind in parts])
-        self._continues = np.array([bool(mark) and mark in _CONTINUING for mark, _ in parts])
+        self._names = class_names
 
     def of(self, answers: Array, targets: Targets) -> float:
         """See the port: of the spans of all texts together."""
-        matched, both = (int(one.sum()) for one in self._counts(answers, targets))
-        return 2 * matched / both if both else 1.0
+        matched, both = self._counts(answers, targets).sum(axis=0)
+        return float(2 * matched / both) if both else 1.0
 
     def scores(self, answers: Array, targets: Targets) -> Scores:
         """See the port: of each text's spans."""
-        matched, both = self._counts(answers, targets)
+        matched, both = self._counts(answers, targets).T
         return np.where(both > 0, 2 * matched / np.maximum(both, 1), 1.0).astype(np.float32)
 
-    def _counts(self, answers: Array, targets: Targets) -> tuple[Targets, Targets]:
-        """The spans of each text [count] that are found and correct, and the sum of those found and those there."""
+    def _counts(self, answers: Array, targets: Targets) -> npt.NDArray[np.int64]:
+        """[count, 2]: the spans of each text that are found and correct, and the sum of those found and those there."""
         common = min(answers.shape[2], targets.shape[1])
-        found = np.full_like(targets, self._outside)
-        found[:, :common] = answers[:, :, :common].argmax(axis=1)
-        order = np.argsort(targets < 0, axis=1, kind="stable")  # what does not count goes behind
-        wanted, found = (np.take_along_axis(one, order, axis=1) for one in (targets, found))
-        found = np.where(wanted < 0, self._outside, found)
-        there, its_ends, its_kinds = self._spans(np.where(wanted < 0, self._outside, wanted))
-        begins, ends, kinds = self._spans(found)
-        matched = there & begins & (its_ends == ends) & (its_kinds == kinds)
-        return matched.sum(axis=1), there.sum(axis=1) + begins.sum(axis=1)
-
-    def _spans(self, classes: Targets) -> tuple[Targets, Targets, Targets]:
-        """A mask of tokens that begin a span, and for each token the next end of a span, and its kind."""
-        kinds, continues = self._kinds[classes], self._continues[classes]
-        continues[:, 0] = False
-        continues[:, 1:] &= kinds[:, 1:] == kinds[:, :-1]
-        begins = (kinds >= 0) & ~continues
-        last = kinds >= 0
-        last[:, :-1] &= ~continues[:, 1:]
-        tokens = classes.shape[1]
-        ends = np.where(last, np.arange(tokens), tokens)
-        return begins, np.minimum.accumulate(ends[:, ::-1], axis=1)[:, ::-1], kinds
+        classes = np.full_like(targets, list(self._names).index(OUTSIDE))
+        classes[:, :common] = answers[:, :, :common].argmax(axis=1)
+        pairs = []
+        for found, wanted in zip(classes, targets, strict=True):
+            counted = wanted >= 0
+            own, there = (set(token_spans(self._names, one[counted])) for one in (found, wanted))
+            pairs.append((len(own & there), len(own) + len(there)))
+        return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
 def tag_parts(class_name: str) -> tuple[str, str]:
@@ -139,10 +122,13 @@ def token_spans(
     ``classes`` [tokens]: below 0 for what is no token. ``joined``: tokens that continue the word of the one before, and
     belong to its span whatever their class is.
     """
+    parts = [tag_parts(name) for name in class_names]
     found: list[tuple[int, int, str]] = []
-    for at in np.flatnonzero(classes >= 0).tolist():
-        mark, kind = tag_parts(class_names[classes[at]])
-        continues = bool(mark) and mark in _CONTINUING and bool(found) and kind == found[-1][2]
+    for at, number in enumerate(classes.tolist()):
+        if number < 0:
+            continue
+        mark, kind = parts[number]
+        continues = mark != "" and mark in _CONTINUING and bool(found) and kind == found[-1][2]
         if found and (continues or (joined is not None and joined[at])):
             found[-1] = (found[-1][0], at + 1, found[-1][2])
         else:
